@@ -1,0 +1,96 @@
+"""What a topic carries: its envelope, its payload format, where the scope stands, what no value means."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Protocol
+
+import msgspec
+
+from projections.writes import Delete
+from tidegate_kernel.event import Record
+
+
+class Tombstone(msgspec.Struct, frozen=True):
+    """A record without a value, as a topic's `tombstone` function sees it."""
+
+    record: Record
+    occurred_at: datetime
+
+    @property
+    def key(self) -> bytes | None:
+        return self.record.key
+
+    @property
+    def headers(self) -> dict[str, bytes | None]:
+        """Headers by name; of repeats the last."""
+        return dict(self.record.headers)
+
+
+class Envelope(msgspec.Struct, gc=False):
+    """What stands around the payload. Text fields are "" and `id` None where the record has none.
+
+    `payload` is the data's own bytes; None means a record without a value.
+    """
+
+    id: str | None
+    type: str
+    payload: bytes | msgspec.Raw | None
+    version: int = 1
+    source: str = ""
+    tenant: str = ""
+    brand: str = ""
+    occurred_at: datetime | None = None
+    correlation_id: str | None = None
+    traceparent: str | None = None
+
+
+class EnvelopeReader(Protocol):
+    """Opens the envelopes of a topic."""
+
+    def read(self, record: Record, scope: ScopeFields) -> Envelope:
+        """Raises Undecodable (reason UNDECODABLE or INVALID_ENVELOPE) with a message that names the field."""
+
+
+class Format(Protocol):
+    """How a topic's payload bytes become event models."""
+
+    def decoder(self, model: type[Any]) -> Callable[[bytes | msgspec.Raw], Any]:
+        """Returns a function bytes → instance of `model` (pydantic model, msgspec Struct, dataclass or dict).
+
+        The function raises Undecodable (not the format; reasons UNDECODABLE, INVALID_NUMBER, INVALID_TEXT) or
+        InvalidEvent (not the model), neither with payload in the message.
+        """
+
+    def encode(self, model: Any) -> bytes:
+        """Returns `model` as payload bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScopeFields:
+    """Names of the envelope attributes that hold tenant and brand; None where the topic has none."""
+
+    tenant: str | None = None
+    brand: str | None = None
+
+
+@dataclass(frozen=True)
+class Topic:
+    """A Kafka topic as the service declares it.
+
+    `tombstone` turns a record without a value into a `Delete` (or None to pass it over); only projections use it.
+    `event_time_is_immutable` lets ids without a day of their own be claimed under the day of `occurred_at`: say so only
+    where every delivery of an event carries the same time.
+    """
+
+    name: str
+    format: Format
+    envelope: EnvelopeReader
+    scope: ScopeFields = field(default_factory=ScopeFields)
+    tombstone: Callable[[Tombstone], Delete | None] | None = None
+    partitions: int = 8
+    compacted: bool = False
+    global_ids: bool = False
+    event_time_is_immutable: bool = False

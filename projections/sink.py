@@ -1,0 +1,71 @@
+"""The port to a store that readers query. One contract suite runs on every implementation (`tests/contract`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+from projections.writes import Write
+from tidegate_kernel.errors import Reason
+from tidegate_kernel.settings import Settings
+
+
+class Refusal(NamedTuple):
+    """A write that the store itself will never take; the others of its batch are in."""
+
+    index: int
+    reason: Reason
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """Outcome of a batch: how many writes were older than what the store holds, and which it refused for good."""
+
+    stale: int = 0
+    refused: Sequence[Refusal] = ()
+
+
+class Sink(Protocol):
+    """An open sink. `encode` is pure; `apply` may wait; both are used by several lanes at once."""
+
+    async def prepare(self) -> None:
+        """Creates index and alias, or table and reader view, where missing. Idempotent, safe from several processes.
+
+        Raises Misconfigured where what exists does not fit the declaration.
+        """
+
+    async def check(self) -> None:
+        """Raises Misconfigured unless `prepare` has been done and the store fits the declaration."""
+
+    def encode(self, write: Write) -> Any:
+        """Returns `write` as the store wants it on the wire, opaque to the caller.
+
+        Raises InvalidDocument (a Poison) that names the field or column and, with reason TOO_LARGE, the size.
+        """
+
+    async def apply(self, encoded: Sequence[Any]) -> Applied:
+        """All writes but the refused ones are durable and will be visible. Applying twice changes nothing.
+
+        Raises Transient if the store could not take all the others; repeat the whole call then.
+        """
+
+    async def probe(self) -> bool:
+        """Whether a fresh request reaches the store: tells an outage from a bad batch."""
+
+
+class SinkDeclaration(Protocol):
+    """What the user writes in `ProjectionJob(sink=…)`; does no I/O until opened."""
+
+    @property
+    def name(self) -> str:
+        """What readers query: the alias or view."""
+
+    @property
+    def batch_size(self) -> int:
+        """Records a batch should hold for this store to be efficient."""
+
+    def open(self, settings: Settings) -> AbstractAsyncContextManager[Sink]:
+        """Yields the sink. Raises Misconfigured if the settings cannot be used (no I/O before the first call)."""

@@ -1,0 +1,356 @@
+"""The only module (with `tests`) that knows the Kafka client.
+
+What the client cannot do safely is closed here: dangerous defaults are stated (CASES 11), errors become ours, topic
+ids come from a Metadata request of our own because the client offers none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRebalanceListener
+from aiokafka.abc import AbstractTokenProvider
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.errors import (
+    CommitFailedError,
+    IllegalGenerationError,
+    IllegalStateError,
+    KafkaError,
+    MessageSizeTooLargeError,
+    TopicAlreadyExistsError,
+    UnknownMemberIdError,
+)
+from aiokafka.structs import OffsetAndMetadata
+from aiokafka.structs import TopicPartition as ClientPartition
+
+from tidegate_kernel.errors import Misconfigured, Transient
+from tidegate_kernel.event import Record, TopicPartition
+from tidegate_kernel.kafka_metadata import TopicIds
+from tidegate_kernel.settings import KafkaSettings
+from tidegate_kernel.source import (
+    Assigned,
+    LogRange,
+    MessageTooLarge,
+    NotAcknowledged,
+    NotAssigned,
+    Outgoing,
+    Revoked,
+    SourceFailure,
+)
+
+# The client leaves the group when nobody polled for this long. Whether we are alive is our own watchdog's question
+# (handlers are cut off, outages pause partitions), so its idle timer must never fire.
+_NEVER_IDLE_MS = 24 * 3600 * 1000
+
+
+class _TokenFile(AbstractTokenProvider):  # type: ignore[misc]  # the client ships no types
+    """OAUTHBEARER token read from a file at each login, as a sidecar renews it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    async def token(self) -> str:
+        return await asyncio.to_thread(lambda: self._path.read_text(encoding="utf-8").strip())
+
+
+def connection_options(settings: KafkaSettings) -> dict[str, Any]:
+    """Options that consumer, producer and admin client share. Raises Misconfigured for unusable key files."""
+    options: dict[str, Any] = {
+        "bootstrap_servers": settings.bootstrap,
+        "client_id": settings.client_id,
+        "request_timeout_ms": int(settings.request_timeout.total_seconds() * 1000),
+        "security_protocol": settings.security_protocol,
+        # Outlives a laptop's lid: a new partition or leader is seen within half a minute.
+        "metadata_max_age_ms": 30_000,
+    }
+    if settings.security_protocol.endswith("SSL"):
+        options["ssl_context"] = _ssl_context(settings)
+    if settings.security_protocol.startswith("SASL"):
+        options["sasl_mechanism"] = settings.sasl_mechanism
+        if settings.sasl_mechanism == "OAUTHBEARER":
+            if settings.sasl_token_file is None:
+                raise Misconfigured("TIDEGATE_KAFKA_SASL_TOKEN_FILE is needed with OAUTHBEARER")
+            options["sasl_oauth_token_provider"] = _TokenFile(settings.sasl_token_file)
+        else:
+            options["sasl_plain_username"] = settings.sasl_username
+            options["sasl_plain_password"] = settings.sasl_password.get_secret_value()
+    return options
+
+
+def consumer_options(settings: KafkaSettings, *, group: str | None) -> dict[str, Any]:
+    """The complete, explicit consumer configuration. Nothing is decoded in the client and nothing commits by itself."""
+    return {
+        **connection_options(settings),
+        "group_id": group,
+        "group_instance_id": settings.instance_id if group else None,
+        "enable_auto_commit": False,
+        "auto_offset_reset": "none",
+        "isolation_level": "read_committed",
+        "check_crcs": True,
+        "key_deserializer": None,
+        "value_deserializer": None,
+        "max_poll_records": None,
+        "fetch_max_bytes": settings.fetch_max_bytes,
+        "max_partition_fetch_bytes": settings.max_partition_fetch_bytes,
+        "session_timeout_ms": int(settings.session_timeout.total_seconds() * 1000),
+        "heartbeat_interval_ms": int(settings.heartbeat_interval.total_seconds() * 1000),
+        "rebalance_timeout_ms": int(settings.rebalance_timeout.total_seconds() * 1000),
+        "max_poll_interval_ms": _NEVER_IDLE_MS,
+    }
+
+
+def _ssl_context(settings: KafkaSettings) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=settings.ssl_ca_file)
+        context.check_hostname = settings.ssl_check_hostname
+        if settings.ssl_cert_file is not None:
+            context.load_cert_chain(settings.ssl_cert_file, settings.ssl_key_file)
+    except (OSError, ssl.SSLError) as error:
+        raise Misconfigured(f"TIDEGATE_KAFKA_SSL_…: the files cannot be used ({error})") from error
+    return context
+
+
+class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]  # the client ships no types
+    def __init__(self, on_assigned: Assigned, on_revoked: Revoked) -> None:
+        self._on_assigned, self._on_revoked = on_assigned, on_revoked
+
+    async def on_partitions_revoked(self, revoked: Iterable[Any]) -> None:
+        await self._on_revoked(_ours(revoked))
+
+    async def on_partitions_assigned(self, assigned: Iterable[Any]) -> None:
+        self._on_assigned(_ours(assigned))
+
+
+class KafkaSource:
+    """`RecordSource` on the real client."""
+
+    def __init__(self, consumer: Any, topic_ids: TopicIds) -> None:
+        self._consumer = consumer
+        self._topic_ids = topic_ids
+
+    def assignment(self) -> frozenset[TopicPartition]:
+        return _ours(self._consumer.assignment())
+
+    async def fetch(
+        self, partitions: Iterable[TopicPartition], *, max_records: int, timeout: float
+    ) -> Mapping[TopicPartition, Sequence[Record]]:
+        wanted = [_theirs(p) for p in partitions]
+        try:
+            fetched: Mapping[TopicPartition, Sequence[Record]] = await self._consumer.getmany(
+                *wanted, timeout_ms=int(timeout * 1000), max_records=max_records
+            )
+        except Exception as error:
+            # Not only KafkaError: the client raises UnicodeDecodeError, AssertionError and others out of a bad batch.
+            raise SourceFailure(f"fetch: {type(error).__name__}: {error}") from error
+        return fetched
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        try:
+            self._consumer.seek(_theirs(partition), offset)
+        except (IllegalStateError, AssertionError) as error:
+            raise NotAssigned(f"{partition.topic}:{partition.partition} is not assigned") from error
+
+    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        self._consumer.pause(*self._still_assigned(partitions))
+
+    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        self._consumer.resume(*self._still_assigned(partitions))
+
+    def drained_to(self, partition: TopicPartition) -> int | None:
+        state = self._state(partition)
+        return state.position if state is not None and state.has_valid_position else None
+
+    def known_end(self, partition: TopicPartition) -> int | None:
+        state = self._state(partition)
+        end = None if state is None else state.lso
+        return end if end is not None and end >= 0 else None
+
+    async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        if not offsets:
+            return
+        try:
+            await self._consumer.commit({_theirs(p): OffsetAndMetadata(o, "") for p, o in offsets.items()})
+        except (CommitFailedError, IllegalStateError, IllegalGenerationError, UnknownMemberIdError) as error:
+            raise NotAssigned(f"commit of {_spell(offsets)}: {type(error).__name__}: {error}") from error
+        except KafkaError as error:
+            raise Transient(f"commit of {_spell(offsets)}: {type(error).__name__}: {error}") from error
+
+    async def ranges(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, LogRange]:
+        wanted = [_theirs(p) for p in partitions]
+        if not wanted:
+            return {}
+        try:
+            starts = await self._consumer.beginning_offsets(wanted)
+            ends = await self._consumer.end_offsets(wanted)
+        except (KafkaError, OSError) as error:
+            raise SourceFailure(f"offsets: {type(error).__name__}: {error}") from error
+        return {TopicPartition(*p): LogRange(starts[p], ends[p]) for p in wanted}
+
+    async def offsets_at(self, partitions: Iterable[TopicPartition], timestamp_ms: int) -> Mapping[TopicPartition, int]:
+        wanted = [_theirs(p) for p in partitions]
+        try:
+            found = await self._consumer.offsets_for_times(dict.fromkeys(wanted, timestamp_ms))
+            ends = await self._consumer.end_offsets(wanted)
+        except (KafkaError, OSError) as error:
+            raise SourceFailure(f"offsets by time: {type(error).__name__}: {error}") from error
+        return {TopicPartition(*p): found[p].offset if found.get(p) else ends[p] for p in wanted}
+
+    async def topic_id(self, topic: str) -> UUID:
+        return (await self._topic_ids.describe([topic]))[topic].id
+
+    async def partitions_of(self, topic: str) -> frozenset[TopicPartition]:
+        described = await self._topic_ids.describe([topic])
+        return frozenset(TopicPartition(topic, p) for p in described[topic].partitions)
+
+    async def close(self) -> None:
+        await self._consumer.stop()
+
+    def _state(self, partition: TopicPartition) -> Any | None:
+        subscription = self._consumer._subscription.subscription
+        assignment = None if subscription is None else subscription.assignment
+        if assignment is None or _theirs(partition) not in assignment.tps:
+            return None
+        return assignment.state_value(_theirs(partition))
+
+    def _still_assigned(self, partitions: Iterable[TopicPartition]) -> list[ClientPartition]:
+        assigned = self._consumer.assignment()
+        return [_theirs(p) for p in partitions if _theirs(p) in assigned]
+
+
+@asynccontextmanager
+async def join_group(
+    settings: KafkaSettings, *, group: str, topics: Sequence[str], on_assigned: Assigned, on_revoked: Revoked
+) -> AsyncIterator[KafkaSource]:
+    """Yields a member of `group`; leaves the group afterwards. Raises Misconfigured if Kafka cannot be reached."""
+    consumer = AIOKafkaConsumer(**consumer_options(settings, group=group))
+    consumer.subscribe(topics=list(topics), listener=_Listener(on_assigned, on_revoked))
+    async with _started(consumer, settings):
+        yield KafkaSource(consumer, TopicIds(consumer._client))
+
+
+@asynccontextmanager
+async def open_reader(settings: KafkaSettings, partitions: Iterable[TopicPartition] = ()) -> AsyncIterator[KafkaSource]:
+    """Yields a reader of `partitions` outside any group, for backfills and for asking about offsets."""
+    consumer = AIOKafkaConsumer(**consumer_options(settings, group=None))
+    async with _started(consumer, settings):
+        wanted = [_theirs(p) for p in partitions]
+        if wanted:
+            consumer.assign(wanted)
+        yield KafkaSource(consumer, TopicIds(consumer._client))
+
+
+class KafkaWriter:
+    """`RecordWriter` on the real client: idempotent, acknowledged by all in-sync replicas."""
+
+    def __init__(self, producer: Any) -> None:
+        self._producer = producer
+
+    async def write(self, records: Sequence[Outgoing]) -> Sequence[NotAcknowledged | None]:
+        outcomes = [await self._send(record) for record in records]
+        return [await _acknowledged(outcome) for outcome in outcomes]
+
+    async def _send(self, record: Outgoing) -> Any:
+        try:
+            return await self._producer.send(
+                record.topic,
+                value=record.value,
+                key=record.key,
+                headers=list(record.headers),
+                timestamp_ms=record.timestamp,
+                partition=record.partition,
+            )
+        except KafkaError as error:
+            return error
+
+    async def close(self) -> None:
+        await self._producer.stop()
+
+
+async def _acknowledged(outcome: Any) -> NotAcknowledged | None:
+    try:
+        if isinstance(outcome, KafkaError):
+            raise outcome
+        await outcome
+    except MessageSizeTooLargeError as error:
+        return MessageTooLarge(str(error))
+    except KafkaError as error:
+        return NotAcknowledged(f"{type(error).__name__}: {error}")
+    return None
+
+
+@asynccontextmanager
+async def open_writer(settings: KafkaSettings) -> AsyncIterator[KafkaWriter]:
+    """Yields a writer; everything acknowledged or failed when it closes. Raises Misconfigured as `join_group`."""
+    producer = AIOKafkaProducer(
+        **connection_options(settings),
+        acks="all",
+        enable_idempotence=True,
+        linger_ms=5,
+        # The broker's own limit is the one that counts; the client's must not be smaller.
+        max_request_size=64 * 1024 * 1024,
+        compression_type="lz4",
+    )
+    async with _started(producer, settings):
+        yield KafkaWriter(producer)
+
+
+async def create_topics(
+    settings: KafkaSettings, topics: Mapping[str, int], *, replication: int = -1, configs: Mapping[str, str] | None = None
+) -> list[str]:
+    """Creates the missing ones of `topics` (name → partitions); returns the names that were created."""
+    admin = AIOKafkaAdminClient(**connection_options(settings))
+    async with _started(admin, settings, stop="close"):
+        created = []
+        for name, partitions in topics.items():
+            new = NewTopic(name, partitions, replication, topic_configs=dict(configs or {}))
+            try:
+                answer = await admin.create_topics([new])
+                _raise_refused(name, answer)
+            except TopicAlreadyExistsError:
+                continue
+            except KafkaError as error:
+                raise Misconfigured(f"topic {name!r} cannot be created ({type(error).__name__}: {error})") from error
+            created.append(name)
+        return created
+
+
+def _raise_refused(name: str, answer: Any) -> None:
+    from aiokafka.errors import for_code
+
+    for topic, code, *_ in answer.topic_errors:
+        if topic == name and code:
+            raise for_code(code)(f"topic {name!r}")
+
+
+@asynccontextmanager
+async def _started(client: Any, settings: KafkaSettings, *, stop: str = "stop") -> AsyncIterator[None]:
+    try:
+        await asyncio.wait_for(client.start(), timeout=15)
+    except (KafkaError, OSError, TimeoutError) as error:
+        await getattr(client, stop)()
+        raise Misconfigured(
+            f"kafka at {settings.bootstrap} cannot be used ({type(error).__name__}: {error}); "
+            "check TIDEGATE_KAFKA_BOOTSTRAP and the TIDEGATE_KAFKA_SASL_… and _SSL_… settings"
+        ) from error
+    try:
+        yield
+    finally:
+        await getattr(client, stop)()
+
+
+def _ours(partitions: Iterable[Any]) -> frozenset[TopicPartition]:
+    return frozenset(TopicPartition(p.topic, p.partition) for p in partitions)
+
+
+def _theirs(partition: TopicPartition) -> ClientPartition:
+    return ClientPartition(partition.topic, partition.partition)
+
+
+def _spell(offsets: Mapping[TopicPartition, int]) -> str:
+    return ", ".join(f"{p.topic}:{p.partition}@{o}" for p, o in sorted(offsets.items()))

@@ -1,0 +1,137 @@
+"""Connections to Postgres, and the one place that turns its errors into ours."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import asyncpg
+
+from tidegate_kernel.errors import Misconfigured, Transient
+
+if TYPE_CHECKING:
+    from asyncpg.pool import PoolConnectionProxy
+
+    Connection = asyncpg.Connection[asyncpg.Record] | PoolConnectionProxy[asyncpg.Record]
+    Pool = asyncpg.Pool[asyncpg.Record]
+else:
+    Connection = Any
+    Pool = Any
+
+# Classes 08 (connection) and 53 (resources), and the states a repeat can cure: serialization and deadlock, lock not
+# available, idle-in-transaction time-out, read-only (a demoted primary), admin and crash shutdown, cannot connect now.
+# https://www.postgresql.org/docs/current/errcodes-appendix.html
+_TRANSIENT_CLASSES = ("08", "53")
+_TRANSIENT_STATES = frozenset({"40001", "40P01", "55P03", "25P03", "25006", "57P01", "57P02", "57P03", "57P05"})
+_CREDENTIAL_STATES = frozenset({"28000", "28P01", "3D000", "42501"})
+
+
+def is_transient(error: BaseException) -> bool:
+    """Whether Postgres or the road to it failed, so that the same statement may succeed later."""
+    if isinstance(error, asyncpg.PostgresError):
+        state = error.sqlstate or ""
+        return state[:2] in _TRANSIENT_CLASSES or state in _TRANSIENT_STATES
+    if isinstance(error, asyncpg.InterfaceError):
+        # "connection is closed", "connection was closed in the middle of operation", "pool is closing"
+        return "clos" in str(error) or "terminat" in str(error)
+    return isinstance(error, (OSError, asyncio.TimeoutError, asyncpg.InternalClientError))
+
+
+@contextmanager
+def translated_errors(what: str) -> Iterator[None]:
+    """Raises Transient instead of the driver's own errors that a repeat can cure; all others pass unchanged."""
+    try:
+        yield
+    except (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError) as error:
+        if is_transient(error):
+            raise Transient(f"{what}: {type(error).__name__}: {error}") from error
+        raise
+
+
+def address(dsn: str) -> str:
+    """Host, port and database of `dsn`, fit for a message: without user and password."""
+    parts = urlsplit(dsn)
+    return f"{parts.hostname or 'localhost'}:{parts.port or 5432}{parts.path}"
+
+
+@asynccontextmanager
+async def open_pool(
+    dsn: str,
+    *,
+    size: int,
+    application_name: str = "tidegate",
+    statement_timeout: timedelta = timedelta(seconds=60),
+) -> AsyncIterator[Pool]:
+    """Yields a pool of at most `size` connections; closed afterwards, at the latest after ten seconds.
+
+    Raises Misconfigured if the server cannot be reached or refuses the credentials at the start.
+    """
+    settings = {
+        "application_name": application_name,
+        "statement_timeout": str(int(statement_timeout.total_seconds() * 1000)),
+        # A paused process must not hold row locks for ever: Postgres ends its transaction.
+        "idle_in_transaction_session_timeout": "60000",
+        "timezone": "UTC",
+    }
+    try:
+        pool: Pool = await asyncpg.create_pool(
+            dsn, min_size=0, max_size=size, timeout=10, command_timeout=90, server_settings=settings
+        )
+        async with pool.acquire(timeout=10):
+            pass
+    except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, ValueError) as error:
+        raise Misconfigured(_unreachable(dsn, error)) from error
+    try:
+        yield pool
+    finally:
+        await _close(pool)
+
+
+@asynccontextmanager
+async def connect(dsn: str) -> AsyncIterator[Connection]:
+    """Yields one connection for a command that needs a few statements. Raises Misconfigured as `open_pool`."""
+    try:
+        connection = await asyncpg.connect(dsn, timeout=10, server_settings={"timezone": "UTC"})
+    except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, ValueError) as error:
+        raise Misconfigured(_unreachable(dsn, error)) from error
+    try:
+        yield connection
+    finally:
+        await connection.close(timeout=5)
+
+
+async def is_writable(dsn: str) -> bool:
+    """Whether a fresh connection may write: the probe that tells an outage from a handler's own failure."""
+    try:
+        connection = await asyncpg.connect(dsn, timeout=5)
+    except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
+        return False
+    try:
+        return not await connection.fetchval("SELECT pg_is_in_recovery() OR current_setting('transaction_read_only')::bool")
+    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+        return False
+    finally:
+        connection.terminate()
+
+
+def _unreachable(dsn: str, error: BaseException) -> str:
+    state = getattr(error, "sqlstate", None)
+    if state in _CREDENTIAL_STATES:
+        return f"postgres at {address(dsn)} refused the connection ({error}); check TIDEGATE_POSTGRES_DSN"
+    return f"postgres at {address(dsn)} cannot be reached ({_first_line(error)}); check TIDEGATE_POSTGRES_DSN"
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0]
+
+
+async def _close(pool: Pool) -> None:
+    try:
+        await asyncio.wait_for(pool.close(), timeout=10)
+    except (TimeoutError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+        # A connection that hangs in close (server gone) must not keep the process from ending.
+        pool.terminate()
