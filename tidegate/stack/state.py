@@ -1,0 +1,97 @@
+"""The stack's folder: one lock, one home per server, the ports it had last, and the environment file."""
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidegate.stack.docker import ContainerRecord
+from tidegate.stack.jars import cache_folder
+from tidegate.stack.names import ServerName
+from tidegate.stack.process import ProcessRecord, free_ports, is_free
+
+
+@dataclass(frozen=True)
+class Home:
+    """One server's folder inside the stack's."""
+
+    folder: Path
+
+    @property
+    def record_file(self) -> Path:
+        return self.folder / "record.json"
+
+    @property
+    def log_file(self) -> Path:
+        return self.folder / "server.log"
+
+    def record(self) -> ProcessRecord | ContainerRecord | None:
+        """What was started here last; whether it still runs is for `process` or `docker` to say."""
+        return ContainerRecord.read(self.record_file) or ProcessRecord.read(self.record_file)
+
+    def forget(self) -> None:
+        """No record is left; the data stays."""
+        self.record_file.unlink(missing_ok=True)
+
+    def ports(self, count: int) -> list[int]:
+        """The ports of last time if they are free, so that addresses outlive a restart; else fresh ones, remembered."""
+        file = self.folder / "ports.json"
+        try:
+            ports = [int(port) for port in json.loads(file.read_text())]
+        except (FileNotFoundError, ValueError, TypeError):
+            ports = []
+        if len(ports) != count or not all(is_free(port) for port in ports):
+            ports = free_ports(count)
+            file.write_text(json.dumps(ports))
+        return ports
+
+
+@dataclass(frozen=True)
+class StackFolder:
+    """The folder of one stack. It may be moved only while the stack is down."""
+
+    path: Path
+
+    @property
+    def env_file(self) -> Path:
+        return self.path / "env"
+
+    def home(self, name: ServerName) -> Home:
+        folder = self.path / name
+        folder.mkdir(parents=True, exist_ok=True)
+        return Home(folder)
+
+    @contextmanager
+    def locked(self) -> Iterator[int]:
+        """Nobody else starts or stops this stack meanwhile; yields the lock's descriptor. Waits for another holder."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        with (self.path / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield lock.fileno()
+
+    def write_env(self, addresses: dict[ServerName, str]) -> None:
+        """The environment file holds these addresses as `NAME=value` lines; only its owner may read it."""
+        unfinished = self.path / "env.unfinished"
+        descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w") as opened:
+            opened.write(environment_lines(addresses))
+        unfinished.replace(self.env_file)
+
+
+def environment_lines(addresses: dict[ServerName, str]) -> str:
+    """`NAME=value` lines that a shell, `env` files and Docker read alike: no value needs quoting."""
+    return "".join(f"{name.setting}={address}\n" for name, address in addresses.items())
+
+
+def default_folder() -> Path:
+    """`.state/stack` inside a checkout of Tidegate's repository; elsewhere one per working directory in the user's cache.
+
+    A service that installed the wheel thus gets a stack of its own, and nothing is written beside its code.
+    """
+    here = Path.cwd()
+    if (here / "tidegate" / "stack" / "state.py").is_file():
+        return here / ".state" / "stack"
+    return cache_folder() / "stack" / here.as_posix().strip("/").replace("/", "-")
