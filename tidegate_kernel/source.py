@@ -48,7 +48,7 @@ class Outgoing:
     topic: str
     value: bytes | None
     key: bytes | None = None
-    headers: Sequence[tuple[str, bytes]] = ()
+    headers: Sequence[tuple[str, bytes | None]] = ()
     timestamp: int | None = None
     partition: int | None = None
 

@@ -87,8 +87,12 @@ CREATE TABLE tidegate.outbox (
     value bytea,
     header_names bytea[] NOT NULL DEFAULT '{}',
     header_values bytea[] NOT NULL DEFAULT '{}',
-    created_at timestamptz NOT NULL DEFAULT now()
-);
+    created_at timestamptz NOT NULL DEFAULT now(),
+    -- Set when Kafka will never take the record (too large for its topic): it waits for a person, others go on.
+    failed_at timestamptz,
+    error text
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);  -- a queue: every row dies soon
+CREATE INDEX outbox_by_topic ON tidegate.outbox (topic, id) WHERE failed_at IS NULL;
 
 -- Named offsets per partition.
 CREATE TABLE tidegate.checkpoint (

@@ -1,0 +1,102 @@
+"""What went wrong, told without anybody's data: class, message, frames, fingerprint."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import PurePath
+from types import TracebackType
+
+from tidegate_kernel.errors import Reason, TidegateError
+
+MAX_MESSAGE = 1000
+MAX_STACK = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """The innermost error of a failure. `stack` holds places only, the innermost first, never values."""
+
+    error_class: str
+    message: str
+    stack: str
+    fingerprint: str
+
+
+def cause_of(error: BaseException, reason: Reason, *, include_foreign_message: bool = False) -> Cause:
+    """Returns what may be stored and published about `error`.
+
+    Errors of Tidegate's own tree never hold payload, so their message is kept. The message of any other error may
+    quote the record (`ValueError: invalid literal … 'jane@example.org'`): it is replaced by class and place unless
+    `include_foreign_message`.
+    """
+    chain = list(_chain(error))
+    innermost = chain[-1]
+    name = class_name(innermost)
+    place = next(_places(innermost.__traceback__), "")
+    return Cause(
+        error_class=name,
+        message=_message(chain, place, include_foreign_message=include_foreign_message)[:MAX_MESSAGE],
+        stack=_stack(chain)[:MAX_STACK],
+        fingerprint=sha256(f"{reason}\n{name}\n{place}".encode("utf-8", "backslashreplace")).hexdigest()[:16],
+    )
+
+
+def class_name(error: BaseException) -> str:
+    """The class of `error` with its module, except for Python's own."""
+    kind = type(error)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """From the error that arrived to the one that began it; of a group the first member stands for all."""
+    seen: set[int] = set()
+    current: BaseException | None = error
+    while current is not None and id(current) not in seen:
+        seen.add(id(current))
+        yield current
+        current = _beneath(current)
+
+
+def _beneath(error: BaseException) -> BaseException | None:
+    if isinstance(error, BaseExceptionGroup):
+        return error.exceptions[0]
+    if error.__cause__ is not None:
+        return error.__cause__
+    return None if error.__suppress_context__ else error.__context__
+
+
+def _message(chain: list[BaseException], place: str, *, include_foreign_message: bool) -> str:
+    ours = next((error for error in chain if isinstance(error, TidegateError)), None)
+    told = ours if ours is not None else chain[-1] if include_foreign_message else None
+    if told is not None and (text := _text(told)):
+        return text
+    name = class_name(chain[-1])
+    return f"{name} at {place}" if place else name
+
+
+def _text(error: BaseException) -> str:
+    # The standard library's own printer survives an error whose __str__ raises.
+    return "".join(traceback.format_exception_only(error)).partition(": ")[2].strip()
+
+
+def _stack(chain: list[BaseException]) -> str:
+    lines = []
+    for error in reversed(chain):
+        lines.append(class_name(error))
+        lines.extend(f"  {place}" for place in _places(error.__traceback__))
+    return "\n".join(lines)
+
+
+def _places(trace: TracebackType | None) -> Iterator[str]:
+    """`file:line function` of each frame, the innermost first."""
+    frames = [(frame.f_code, line) for frame, line in traceback.walk_tb(trace)]
+    for code, line in reversed(frames):
+        yield f"{_short(code.co_filename)}:{line} {code.co_name}"
+
+
+def _short(path: str) -> str:
+    # Folder and file tell a reader where to look; the path above them says how the machine is laid out.
+    return "/".join(PurePath(path).parts[-2:])

@@ -1,0 +1,142 @@
+"""A dead letter as a Kafka record: the original as it was, and `tg-dlq-…` headers that say what happened.
+
+DLQ topics have `cleanup.policy=delete`: a letter is keyed as its original and may have no value, which a compacted
+topic would take as "forget this key".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime
+from hashlib import sha256
+from uuid import UUID
+
+from dlq.cause import MAX_STACK
+from tidegate_kernel.event import Headers, Record
+from tidegate_kernel.source import Outgoing
+
+PREFIX = "tg-dlq-"
+MAX_HEADERS_BYTES = 8192
+"""All our headers together, names included: a broker's default limit for a record is 1 MiB."""
+
+_MAX_TEXT = 200  # bytes of an id, type or name: what does not fit stands whole in Postgres
+_MAX_MESSAGE = 1000
+_MAX_NAME = 255  # Kafka's own limit of a topic name is 249
+# Cut last, into the room that the others leave.
+_STACK = f"{PREFIX}stack"
+_PAYLOAD = f"{PREFIX}payload"
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """What our headers say about a letter. Empty texts and None are left out."""
+
+    id: UUID
+    job: str
+    group: str
+    event_id: str | None
+    event_type: str | None
+    reason: str
+    error_class: str
+    error_message: str
+    stack: str
+    fingerprint: str
+    attempts: int
+    first_failed_at: datetime
+    last_failed_at: datetime
+    correlation_id: str | None
+    traceparent: str | None
+    tenant: str
+    brand: str
+    handler: str
+    service_version: str
+    replay_count: int
+    backfill: bool
+    has_payload: bool = True
+
+
+def dead_letter_record(notice: Notice, record: Record, *, topic: str) -> Outgoing:
+    """Returns `record` for the DLQ topic: key and value byte-exact, its headers in order, then ours.
+
+    Headers of ours that the original carries (a job that reads a DLQ topic) are replaced, never stacked; the id among
+    them becomes `tg-dlq-replay-of`.
+    """
+    original = [(name, value) for name, value in record.headers if not name.startswith(PREFIX)]
+    return Outgoing(topic=topic, key=record.key, value=record.value, headers=[*original, *_our_headers(notice, record)])
+
+
+def reduced(outgoing: Outgoing) -> Iterator[Outgoing]:
+    """Yields ever smaller forms of a letter that its topic refuses as too large; the last has our headers only."""
+    yield without_payload(outgoing)
+    yield without_payload(replace(outgoing, headers=[h for h in outgoing.headers if h[0].startswith(PREFIX)]))
+
+
+def without_payload(outgoing: Outgoing) -> Outgoing:
+    """Returns the letter without its value; the payload header tells size and digest, the others where it stands."""
+    if outgoing.value is None:
+        return outgoing
+    digest = sha256(outgoing.value).hexdigest()
+    told = f"omitted; size={len(outgoing.value)}; sha256={digest}".encode()
+    headers = [(name, told if name == _PAYLOAD else value) for name, value in outgoing.headers]
+    return replace(outgoing, value=None, headers=headers)
+
+
+def replay_instruction(letter: UUID) -> str:
+    """The command an operator types."""
+    return f"tidegate dlq replay --where id={letter} --reason '…'"
+
+
+def _our_headers(notice: Notice, record: Record) -> list[tuple[str, bytes]]:
+    headers = [
+        (PREFIX + name, _cut(text, limit)) for name, text, limit in _texts(notice, record) if text not in ("", None)
+    ]
+    # The stack takes what is left of the 8 KiB.
+    room = MAX_HEADERS_BYTES - sum(len(name) + len(value) for name, value in headers) - len(_STACK)
+    if notice.stack:
+        headers.append((_STACK, _cut(notice.stack, min(room, MAX_STACK))))
+    return headers
+
+
+def _texts(notice: Notice, record: Record) -> Iterable[tuple[str, object, int]]:
+    yield "id", notice.id, _MAX_TEXT
+    yield "job", notice.job, _MAX_NAME
+    yield "group", notice.group, _MAX_NAME
+    yield "topic", record.topic, _MAX_NAME
+    yield "partition", record.partition, _MAX_TEXT
+    yield "offset", record.offset, _MAX_TEXT
+    yield "timestamp", record.timestamp, _MAX_TEXT
+    yield "event-id", notice.event_id, _MAX_TEXT
+    yield "event-type", notice.event_type, _MAX_TEXT
+    yield "reason", notice.reason, _MAX_TEXT
+    yield "error-class", notice.error_class, _MAX_TEXT
+    yield "error-message", notice.error_message, _MAX_MESSAGE
+    yield "fingerprint", notice.fingerprint, _MAX_TEXT
+    yield "attempts", notice.attempts, _MAX_TEXT
+    yield "first-failed-at", notice.first_failed_at.isoformat(), _MAX_TEXT
+    yield "last-failed-at", notice.last_failed_at.isoformat(), _MAX_TEXT
+    yield "correlation-id", notice.correlation_id, _MAX_TEXT
+    yield "tenant", notice.tenant, _MAX_TEXT
+    yield "brand", notice.brand, _MAX_TEXT
+    yield "traceparent", notice.traceparent, _MAX_TEXT
+    yield "handler", notice.handler, _MAX_TEXT
+    yield "service-version", notice.service_version, _MAX_TEXT
+    yield "backfill", "true" if notice.backfill else None, _MAX_TEXT
+    yield "replay-count", notice.replay_count, _MAX_TEXT
+    yield "replay-of", _letter_it_was(record.headers), _MAX_TEXT
+    yield "replay-instruction", replay_instruction(notice.id), _MAX_TEXT
+    yield "payload", "intact" if notice.has_payload else "absent", _MAX_TEXT
+
+
+def _letter_it_was(headers: Headers) -> str | None:
+    earlier = next((value for name, value in headers if name == f"{PREFIX}id" and value), None)
+    return None if earlier is None else earlier.decode("utf-8", "replace")
+
+
+def _cut(value: object, limit: int) -> bytes:
+    """`value` as UTF-8 of at most `limit` bytes, never ending inside a character."""
+    encoded = str(value).encode("utf-8", "backslashreplace")
+    if len(encoded) <= limit:
+        return encoded
+    ellipsis = "…".encode()
+    return encoded[: max(0, limit - len(ellipsis))].decode("utf-8", "ignore").encode() + ellipsis

@@ -1,0 +1,207 @@
+"""Dead letters: the rows in Postgres and, through the outbox, the records of the job's DLQ topic.
+
+The row is the dead letter. It is written in the transaction that settles the batch, so no offset passes a record that
+was neither handled nor kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from typing import Any, NamedTuple
+from uuid import UUID, uuid5
+
+from dlq.cause import Cause, cause_of
+from dlq.envelope import Notice, dead_letter_record
+from tidegate_kernel.errors import Reason
+from tidegate_kernel.event import NO_SCOPE, JobId, Record, Scope
+from tidegate_kernel.outbox import enqueue
+from tidegate_kernel.postgres import Connection, translated_errors
+from tidegate_kernel.queries import load_queries
+from tidegate_kernel.source import Outgoing
+
+_QUERIES = load_queries("dlq")
+# Ours alone; a change of it, or of `letter_id`, would make every re-read record a second letter.
+_NAMESPACE = UUID("6f1d6f0e-5a0b-4b0c-9d3e-7469646567a1")
+_MAX_TEXT = 1000
+_MAX_INT4 = 2**31 - 1
+_LAST_MS = int(datetime(9999, 12, 31, tzinfo=UTC).timestamp() * 1000)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """What all dead letters of a job's consumer have in common.
+
+    `generation` tells a rebuild's letters from the live consumer's. `include_error_messages` also keeps the texts of
+    errors that are not Tidegate's, which may quote the record.
+    """
+
+    job: JobId
+    job_code: str
+    service: str
+    group: str
+    service_version: str
+    dlq_topic: str
+    backfill: bool = False
+    generation: int = 1
+    include_error_messages: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """A record that a job could not handle, and why. `claim` is the (bucket, id) that the record keeps in the inbox."""
+
+    record: Record
+    topic_id: UUID
+    reason: Reason
+    error: BaseException
+    attempts: int = 1
+    handler: str = ""
+    event_id: str | None = None
+    event_type: str | None = None
+    scope: Scope = NO_SCOPE
+    correlation_id: str | None = None
+    traceparent: str | None = None
+    claim: tuple[date, UUID] | None = None
+
+
+def letter_id(origin: Origin, topic_id: UUID, record: Record) -> UUID:
+    """The letter's id: the same whenever this job's generation reads this record, another for everything else."""
+    parts = (origin.service, origin.job_code, str(origin.generation), record.topic)
+    # The lengths keep ("ab", "c") and ("a", "bc") apart.
+    spelled = "".join(f"{len(part)}:{part}" for part in parts)
+    return uuid5(_NAMESPACE, f"{spelled}{topic_id}:{record.partition}:{record.offset}")
+
+
+async def record_dead_letters(
+    connection: Connection, origin: Origin, failures: Sequence[Failure], now: datetime
+) -> None:
+    """The letters' rows and their outbox records are written, in the caller's transaction; two round trips in all.
+
+    A letter that exists (same job and coordinates) gains an occurrence and its newest error, and a resolved one is
+    dead again; its record is published again under the same id. Raises Transient if Postgres or the road to it failed;
+    nothing in a record or an error can make it fail.
+    """
+    if not failures:
+        return
+    letters = _letters(origin, failures)
+    with translated_errors(f"dead letters of job {origin.job_code!r}"):
+        rows = await connection.fetch(_QUERIES["record_letters"], *_arguments(origin, letters, now))
+    kept = {row["id"]: _Kept(row["letter_id"], row["first_failed_at"], row["replay_count"]) for row in rows}
+    await enqueue(
+        connection, [_outgoing(origin, letter, kept[letter.id], now) for letter in letters], kind="dead_letter"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Letter:
+    id: UUID
+    failure: Failure
+    cause: Cause
+
+
+class _Kept(NamedTuple):
+    """What the row holds after the write: an earlier failure of the same record counts too."""
+
+    id: UUID
+    first_failed_at: datetime
+    replay_count: int
+
+
+def _letters(origin: Origin, failures: Iterable[Failure]) -> list[_Letter]:
+    """One letter per record in the records' order; of two failures of one record the later counts."""
+    letters: dict[UUID, _Letter] = {}
+    for failure in failures:
+        key = letter_id(origin, failure.topic_id, failure.record)
+        cause = cause_of(failure.error, failure.reason, include_foreign_message=origin.include_error_messages)
+        letters[key] = _Letter(key, failure, cause)
+    return list(letters.values())
+
+
+def _outgoing(origin: Origin, letter: _Letter, kept: _Kept, now: datetime) -> Outgoing:
+    failure, cause = letter.failure, letter.cause
+    notice = Notice(
+        id=kept.id,
+        job=origin.job_code,
+        group=origin.group,
+        event_id=failure.event_id,
+        event_type=failure.event_type,
+        reason=failure.reason,
+        error_class=cause.error_class,
+        error_message=cause.message,
+        stack=cause.stack,
+        fingerprint=cause.fingerprint,
+        attempts=failure.attempts,
+        first_failed_at=kept.first_failed_at,
+        last_failed_at=now,
+        correlation_id=failure.correlation_id,
+        traceparent=failure.traceparent,
+        tenant=failure.scope.tenant,
+        brand=failure.scope.brand,
+        handler=failure.handler,
+        service_version=origin.service_version,
+        replay_count=kept.replay_count,
+        backfill=origin.backfill,
+        has_payload=failure.reason is not Reason.CLIENT_PARSE,
+    )
+    return dead_letter_record(notice, failure.record, topic=origin.dlq_topic)
+
+
+def _arguments(origin: Origin, letters: Sequence[_Letter], now: datetime) -> list[Any]:
+    """Column arrays in the order of `record_letters`; a letter's headers follow flat, with its place in the batch."""
+    columns = zip(*(_columns(letter) for letter in letters), strict=True)
+    headers = [
+        (place, name.encode("utf-8", "backslashreplace"), value)
+        for place, letter in enumerate(letters, 1)
+        for name, value in letter.failure.record.headers
+    ]
+    constants = (origin.job, origin.backfill, text_for_postgres(origin.service_version), now)
+    return [*constants, *map(list, columns), *([header[i] for header in headers] for i in range(3))]
+
+
+def _columns(letter: _Letter) -> tuple[Any, ...]:
+    failure, record, cause = letter.failure, letter.failure.record, letter.cause
+    bucket, claimed = failure.claim if failure.claim is not None else (None, None)
+    return (
+        letter.id,
+        record.topic,
+        failure.topic_id,
+        record.partition,
+        record.offset,
+        _instant(record.timestamp),
+        record.key,
+        record.value,
+        _optional_text(failure.event_id),
+        _optional_text(failure.event_type),
+        bucket,
+        claimed,
+        text_for_postgres(failure.scope.tenant),
+        text_for_postgres(failure.scope.brand),
+        _optional_text(failure.correlation_id),
+        _optional_text(failure.traceparent),
+        str(failure.reason),
+        text_for_postgres(cause.error_class),
+        text_for_postgres(cause.message),
+        text_for_postgres(cause.stack, limit=4096),
+        cause.fingerprint,
+        text_for_postgres(failure.handler),
+        min(failure.attempts, _MAX_INT4),
+    )
+
+
+def text_for_postgres(text: str, *, limit: int = _MAX_TEXT) -> str:
+    """`text` as a Postgres text column can hold it: no NUL, no lone surrogates, bounded."""
+    cleaned = text[:limit].replace("\0", "\ufffd")
+    return cleaned.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def _optional_text(text: str | None) -> str | None:
+    return None if text is None else text_for_postgres(text)
+
+
+def _instant(milliseconds: int) -> datetime | None:
+    """The record's time; None for -1 and for times that no calendar holds."""
+    if not 0 <= milliseconds <= _LAST_MS:
+        return None
+    return datetime.fromtimestamp(milliseconds / 1000, UTC)
