@@ -4,13 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
 import msgspec
 
 from projections.writes import Delete
 from tidegate_kernel.event import Record
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def record_time(record: Record) -> datetime:
+    """The record's own timestamp, aware, UTC; 1970-01-01 for one that is missing (-1) or no date (year 58692)."""
+    try:
+        return _EPOCH + timedelta(milliseconds=max(0, record.timestamp))
+    except OverflowError:
+        return _EPOCH
 
 
 class Tombstone(msgspec.Struct, frozen=True):
@@ -47,11 +58,18 @@ class Envelope(msgspec.Struct, gc=False):
     traceparent: str | None = None
 
 
-class EnvelopeReader(Protocol):
-    """Opens the envelopes of a topic."""
+Opener = Callable[[Record], Envelope]
+"""Opens one record's envelope.
 
-    def read(self, record: Record, scope: ScopeFields) -> Envelope:
-        """Raises Undecodable (reason UNDECODABLE or INVALID_ENVELOPE) with a message that names the field."""
+Raises Undecodable (reasons UNDECODABLE, INVALID_ENVELOPE, INVALID_NUMBER, INVALID_TEXT); the message names the field.
+"""
+
+
+class EnvelopeReader(Protocol):
+    """Knows the envelopes of a topic."""
+
+    def opener(self, scope: ScopeFields) -> Opener:
+        """Returns the function that opens this topic's records; called once per topic and job, so names are resolved here."""
 
 
 class Format(Protocol):
@@ -63,6 +81,9 @@ class Format(Protocol):
         The function raises Undecodable (not the format; reasons UNDECODABLE, INVALID_NUMBER, INVALID_TEXT) or
         InvalidEvent (not the model), neither with payload in the message.
         """
+
+    def converter(self, model: type[Any]) -> Callable[[dict[str, Any]], Any]:
+        """Returns a function plain object → instance of `model`, for events lifted by upcasts. It raises InvalidEvent."""
 
     def encode(self, model: Any) -> bytes:
         """Returns `model` as payload bytes."""
@@ -81,8 +102,7 @@ class Topic:
     """A Kafka topic as the service declares it.
 
     `tombstone` turns a record without a value into a `Delete` (or None to pass it over); only projections use it.
-    `event_time_is_immutable` lets ids without a day of their own be claimed under the day of `occurred_at`: say so only
-    where every delivery of an event carries the same time.
+    `partitions` is how many `tidegate topics create` makes.
     """
 
     name: str
@@ -92,5 +112,3 @@ class Topic:
     tombstone: Callable[[Tombstone], Delete | None] | None = None
     partitions: int = 8
     compacted: bool = False
-    global_ids: bool = False
-    event_time_is_immutable: bool = False

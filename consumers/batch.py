@@ -1,0 +1,46 @@
+"""The unit of work on the road: some records of one partition, and what became of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from dlq.letters import Failure
+from tidegate_kernel.event import Fence, Record
+
+
+@dataclass(slots=True)
+class Attempts:
+    """What is remembered of a batch between its attempts: failures by offset, and how it must be tried next."""
+
+    failures: dict[int, int] = field(default_factory=dict)
+    tries: int = 0
+    is_isolating: bool = False
+
+    def count(self, offset: int) -> int:
+        """One more failure at `offset`; returns how many there are now."""
+        self.failures[offset] = self.failures.get(offset, 0) + 1
+        return self.failures[offset]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Consecutive records of one partition, none below the fence's offset. Settled, the position is `next_offset`."""
+
+    fence: Fence
+    topic_id: UUID
+    records: Sequence[Record]
+    next_offset: int
+    attempts: Attempts = field(default_factory=Attempts)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of the records of a settled batch; the counts add up to their number."""
+
+    applied: int = 0
+    duplicates: int = 0
+    skipped: int = 0
+    stale: int = 0
+    failures: Sequence[Failure] = ()

@@ -1,0 +1,69 @@
+"""Which class a handler's failure belongs to (DESIGN section 7), and what the retry policies are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import Enum, auto
+
+import asyncpg
+from tenacity import RetryCallState, wait_exponential_jitter
+
+from tidegate_kernel.errors import Poison, Reason, RetryLater, Transient
+from tidegate_kernel.postgres import is_transient
+
+# 22021 character not in repertoire (NUL in text), 22P05 untranslatable character: the same bytes fail for ever.
+_INVALID_TEXT_STATES = frozenset({"22021", "22P05"})
+
+
+class FailureClass(Enum):
+    """What the road does next."""
+
+    POISON = auto()
+    TRANSIENT = auto()
+    UNEXPECTED = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """How often and how fast a failing batch is tried again, always outside any transaction.
+
+    `attempts` bounds transient failures of a handler while its dependencies answer; an outage counts none.
+    `unexpected_attempts` bounds every other exception.
+    """
+
+    name: str = "default"
+    attempts: int = 8
+    unexpected_attempts: int = 3
+    first_delay: timedelta = timedelta(milliseconds=100)
+    longest_delay: timedelta = timedelta(seconds=10)
+
+    def delay(self, tries: int, error: BaseException) -> float:
+        """Seconds to wait after the failed try number `tries` (1 = the first)."""
+        state = RetryCallState(None, None, (), {})  # type: ignore[arg-type]  # only the attempt number is read
+        state.attempt_number = min(tries, 32)  # 2**32 times the first delay is past every limit
+        initial = self.first_delay.total_seconds()
+        wait = wait_exponential_jitter(initial=initial, max=self.longest_delay.total_seconds(), jitter=initial)
+        asked = error.after if isinstance(error, RetryLater) else 0.0
+        return max(asked, wait(state))
+
+
+def classify(error: BaseException) -> FailureClass:
+    """The class of what a handler raised."""
+    if isinstance(error, Poison) or getattr(error, "sqlstate", None) in _INVALID_TEXT_STATES:
+        return FailureClass.POISON
+    if isinstance(error, Transient) or _is_connection_trouble(error):
+        return FailureClass.TRANSIENT
+    return FailureClass.UNEXPECTED
+
+
+def poison_reason(error: BaseException) -> Reason:
+    """The dead letter's reason for an error of class POISON."""
+    return error.reason if isinstance(error, Poison) else Reason.INVALID_TEXT
+
+
+def _is_connection_trouble(error: BaseException) -> bool:
+    if isinstance(error, (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)):
+        return is_transient(error)
+    # A handler's time-out of its own (TimeoutError) is a dependency's; a file that is missing is not.
+    return isinstance(error, (ConnectionError, TimeoutError))

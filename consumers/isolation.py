@@ -1,0 +1,139 @@
+"""Isolating mode: find the records of a batch that fail, and let the others pass, in one transaction.
+
+Each handler runs under a savepoint, so a failing one leaves nothing behind. Handlers that take lists are halved until
+the failing record stands alone: k bad records among n cost O(k·log n) calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+
+from consumers.batch import Batch
+from consumers.decoding import Arrival
+from consumers.dispatch import Dispatcher, HandlerFailed, Prepared
+from consumers.failure import FailureClass, RetryPolicy, classify, poison_reason
+from consumers.letters import failure_of_arrival
+from dlq.letters import Failure
+from inbox.identity import ClaimKey
+from tidegate_kernel.errors import Reason, RetryLater, Transient
+from tidegate_kernel.postgres import Connection
+from tidegate_kernel.source import Outgoing
+
+
+class Isolation:
+    """One isolating pass over a batch. Use once."""
+
+    def __init__(
+        self,
+        batch: Batch,
+        claims: dict[int, ClaimKey],
+        dispatcher: Dispatcher,
+        policy: RetryPolicy,
+        probe: Callable[[], Awaitable[bool]],
+    ) -> None:
+        self._batch, self._claims, self._dispatcher = batch, claims, dispatcher
+        self._policy, self._probe = policy, probe
+        self._again: list[BaseException] = []
+        self.failures: list[Failure] = []
+        self.published: list[Outgoing] = []
+
+    async def prepare(self, arrivals: Sequence[Arrival]) -> dict[int, object]:
+        """Returns the prepared results by offset of those that could be prepared; the rest has failed."""
+        prepared: dict[int, object] = {}
+        for arrival in arrivals if self._dispatcher.prepares else ():
+            try:
+                prepared[arrival.record.offset] = await self._dispatcher.prepare(arrival)
+            except HandlerFailed as failed:
+                await self._judge(failed)
+        self.raise_if_unfinished()
+        return prepared
+
+    async def run(self, connection: Connection, arrivals: Sequence[Arrival], prepared: Prepared) -> None:
+        """In the caller's transaction: every arrival was handled or is among `failures`.
+
+        Raises Transient when some must be tried again; the caller rolls everything back.
+        """
+        given_up = {failure.record.offset for failure in self.failures}
+        remaining = [arrival for arrival in arrivals if arrival.record.offset not in given_up]
+        if self._dispatcher.takes_groups:
+            await self._halve(connection, remaining, prepared)
+        else:
+            for arrival in remaining:
+                await self._try([arrival], connection, prepared)
+        self.raise_if_unfinished()
+
+    def raise_if_unfinished(self) -> None:
+        """Raises the longest wait that some record asked for, if any did."""
+        if self._again:
+            first = self._again[0]
+            waits = [error.after for error in self._again if isinstance(error, RetryLater)]
+            raise RetryLater(f"{len(self._again)} records: {first}", after=max(waits, default=0.0)) from first
+
+    async def _halve(self, connection: Connection, arrivals: Sequence[Arrival], prepared: Prepared) -> None:
+        if not arrivals or await self._passes(arrivals, connection, prepared):
+            return
+        if len(arrivals) == 1:
+            await self._try(arrivals, connection, prepared)
+            return
+        middle = len(arrivals) // 2
+        await self._halve(connection, arrivals[:middle], prepared)
+        await self._halve(connection, arrivals[middle:], prepared)
+
+    async def _passes(self, arrivals: Sequence[Arrival], connection: Connection, prepared: Prepared) -> bool:
+        if len(arrivals) == 1:
+            return False
+        try:
+            self.published += await self._under_savepoint(arrivals, connection, prepared)
+        except HandlerFailed:
+            return False
+        return True
+
+    async def _try(self, arrivals: Sequence[Arrival], connection: Connection, prepared: Prepared) -> None:
+        try:
+            self.published += await self._under_savepoint(arrivals, connection, prepared)
+        except HandlerFailed as failed:
+            await self._judge(failed)
+
+    async def _under_savepoint(
+        self, arrivals: Sequence[Arrival], connection: Connection, prepared: Prepared
+    ) -> Sequence[Outgoing]:
+        async with connection.transaction():
+            published = await self._dispatcher.dispatch(arrivals, connection, prepared)
+            try:
+                # A deferred constraint must speak now, while we know whose it is, and not at the commit of all. It
+                # also fails where a handler broke the transaction and swallowed the error.
+                await connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
+            except Exception as error:
+                raise HandlerFailed(arrivals[0], error) from error
+            return published
+
+    async def _judge(self, failed: HandlerFailed) -> None:
+        reason = await self._verdict(failed)
+        if reason is None:
+            self._again.append(failed.cause)
+            return
+        offset = failed.arrival.record.offset
+        self.failures.append(
+            failure_of_arrival(
+                self._batch,
+                failed.arrival,
+                failed.cause,
+                reason=reason,
+                claim=self._claims.get(offset),
+                handler=self._dispatcher.handler_name(failed.arrival),
+            )
+        )
+
+    async def _verdict(self, failed: HandlerFailed) -> Reason | None:
+        """The reason to give up on this record, or None to try it again."""
+        offset, error = failed.arrival.record.offset, failed.cause
+        match classify(error):
+            case FailureClass.POISON:
+                return poison_reason(error)
+            case FailureClass.TRANSIENT:
+                if not await self._probe():
+                    raise Transient(f"postgres is away: {error}") from error  # an outage burns no attempt
+                return Reason.RETRIES_EXHAUSTED if self._batch.attempts.count(offset) >= self._policy.attempts else None
+            case FailureClass.UNEXPECTED:
+                burnt = self._batch.attempts.count(offset)
+                return Reason.HANDLER_FAILED if burnt >= self._policy.unexpected_attempts else None

@@ -1,0 +1,195 @@
+"""The journey of a batch: decode, handle, settle.
+
+A ConsumerJob's batch is one transaction: fence and claim, handlers, dead letters and outbox, position. A projection's
+batch is applied first, which is harmless to repeat, and then settled by one fenced statement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Protocol
+
+import asyncpg
+
+from consumers.batch import Batch, Outcome
+from consumers.claims import BatchClaims, claims_of
+from consumers.decoding import Arrival, Decoded, Decoder
+from consumers.dispatch import Dispatcher, HandlerFailed, Prepared
+from consumers.failure import RetryPolicy
+from consumers.isolation import Isolation
+from consumers.letters import failure_of_record, failure_of_undecoded
+from consumers.positions import advance
+from consumers.projecting import project
+from dlq.letters import Failure, Origin, record_dead_letters
+from inbox.identity import ClaimRule
+from inbox.store import claim, claim_and_settle
+from projections.sink import Sink
+from tidegate_kernel.clock import Clock
+from tidegate_kernel.errors import Poison
+from tidegate_kernel.event import Record
+from tidegate_kernel.outbox import enqueue
+from tidegate_kernel.postgres import Connection, Pool, translated_errors
+from tidegate_kernel.source import Outgoing
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """What every settle writes to: Postgres, under the job's claim rule, with the job's origin on its letters."""
+
+    pool: Pool
+    origin: Origin
+    rule: ClaimRule
+    clock: Clock
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Connection]:
+        """Yields a connection in a READ COMMITTED transaction. Trouble on the way to Postgres raises Transient."""
+        with translated_errors("settle"):
+            async with self.pool.acquire(timeout=10) as connection, connection.transaction():
+                yield connection
+
+    async def keep(self, connection: Connection, failures: Sequence[Failure]) -> None:
+        """In the caller's transaction: the dead letters are kept and on their way to the DLQ topic."""
+        if failures:
+            await record_dead_letters(connection, self.origin, failures, self.clock.now())
+
+
+class Road(Protocol):
+    """How a kind of job handles and settles a decoded batch."""
+
+    async def settle(self, batch: Batch, decoded: Decoded) -> Outcome:
+        """Effects, claims, dead letters and position are final, or nothing is.
+
+        Raises StaleOwner (the partition is another's), Transient (roll back, wait, try again).
+        """
+
+
+class Pipeline:
+    """Takes a batch of one partition to its end."""
+
+    def __init__(self, decoder: Decoder, road: Road, ledger: Ledger) -> None:
+        self._decoder, self._road, self._ledger = decoder, road, ledger
+
+    async def handle(self, batch: Batch) -> Outcome:
+        """Every record of `batch` was handled, dropped as a duplicate, skipped as unlisted, or is a dead letter.
+
+        Raises StaleOwner or Transient as `Road.settle`.
+        """
+        return await self._road.settle(batch, self._decoder.decode(batch.records))
+
+    async def bury(self, batch: Batch, record: Record, error: Poison) -> Outcome:
+        """A record the client itself cannot hand over is a dead letter with its coordinates; raises as `handle`."""
+        failure = failure_of_record(batch, record, error, reason=error.reason)
+        async with self._ledger.transaction() as connection:
+            await self._ledger.keep(connection, [failure])
+            await advance(connection, batch.fence, next_offset=batch.next_offset)
+        return Outcome(failures=[failure])
+
+
+class CommandRoad:
+    """One transaction for everything: the claim and the handler's own statements commit together or not at all."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        dispatcher: Dispatcher,
+        policy: RetryPolicy,
+        *,
+        probe: Callable[[], Awaitable[bool]],
+        silence_limit: timedelta,
+    ) -> None:
+        self._ledger, self._dispatcher, self._policy = ledger, dispatcher, policy
+        self._probe, self._silence_limit = probe, silence_limit
+
+    async def settle(self, batch: Batch, decoded: Decoded) -> Outcome:
+        claims = claims_of(self._ledger.rule, batch, decoded.events)
+        if not batch.attempts.is_isolating:
+            try:
+                return await self._all_at_once(batch, decoded, claims)
+            except (HandlerFailed, asyncpg.PostgresError):
+                # Also a PostgresError of ours: a handler that broke the transaction and swallowed the error shows only
+                # in the statements after it. Isolating mode tells whose fault it is.
+                batch.attempts.is_isolating = True
+        return await self._one_by_one(batch, decoded, claims)
+
+    async def _all_at_once(self, batch: Batch, decoded: Decoded, claims: BatchClaims) -> Outcome:
+        prepared = await self._prepare(claims.firsts)
+        async with self._ledger.transaction() as connection:
+            seen = await claim(connection, batch.fence, claims.keys, silence_limit=self._silence_limit)
+            fresh = claims.fresh(seen)
+            published = await self._dispatcher.dispatch(fresh, connection, prepared) if fresh else ()
+            return await self._close(connection, batch, decoded, claims, (fresh, published, ()))
+
+    async def _one_by_one(self, batch: Batch, decoded: Decoded, claims: BatchClaims) -> Outcome:
+        isolation = Isolation(batch, claims.by_offset(), self._dispatcher, self._policy, self._probe)
+        prepared = await isolation.prepare(claims.firsts)
+        async with self._ledger.transaction() as connection:
+            seen = await claim(connection, batch.fence, claims.keys, silence_limit=self._silence_limit)
+            fresh = claims.fresh(seen)
+            await isolation.run(connection, fresh, prepared)
+            return await self._close(
+                connection, batch, decoded, claims, (fresh, isolation.published, isolation.failures)
+            )
+
+    async def _close(
+        self,
+        connection: Connection,
+        batch: Batch,
+        decoded: Decoded,
+        claims: BatchClaims,
+        handled: tuple[Sequence[Arrival], Sequence[Outgoing], Sequence[Failure]],
+    ) -> Outcome:
+        fresh, published, failed = handled
+        failures = [*failed, *(failure_of_undecoded(batch, undecoded) for undecoded in decoded.failures)]
+        await self._ledger.keep(connection, failures)
+        if published:
+            await enqueue(connection, published)
+        await advance(connection, batch.fence, next_offset=batch.next_offset)
+        return Outcome(
+            applied=len(fresh) - len(failed),
+            duplicates=len(claims.keys) - len(fresh) + claims.repeats,
+            skipped=decoded.unlisted + len(decoded.tombstones),
+            failures=failures,
+        )
+
+    async def _prepare(self, arrivals: Sequence[Arrival]) -> Prepared:
+        if not self._dispatcher.prepares:
+            return {}
+        return {arrival.record.offset: await self._dispatcher.prepare(arrival) for arrival in arrivals}
+
+
+class ProjectionRoad:
+    """Apply, then settle. A crash in between applies again, which a versioned sink does not notice."""
+
+    def __init__(self, ledger: Ledger, sink: Sink) -> None:
+        self._ledger, self._sink = ledger, sink
+
+    async def settle(self, batch: Batch, decoded: Decoded) -> Outcome:
+        claims = claims_of(self._ledger.rule, batch, decoded.events)
+        projected = project(batch, decoded, claims, self._sink)
+        applied = await self._sink.apply(projected.encoded)
+        projected.refuse(applied.refused)
+        failures = [*projected.failures, *(failure_of_undecoded(batch, undecoded) for undecoded in decoded.failures)]
+        seen = await self._settle(batch, claims, failures)
+        duplicates = len(seen) + claims.repeats
+        return Outcome(
+            applied=len(decoded.events) + len(decoded.tombstones) - len(projected.failures) - duplicates,
+            duplicates=duplicates,
+            skipped=decoded.unlisted,
+            stale=applied.stale,
+            failures=failures,
+        )
+
+    async def _settle(self, batch: Batch, claims: BatchClaims, failures: Sequence[Failure]) -> frozenset[int]:
+        if failures:
+            async with self._ledger.transaction() as connection:
+                seen = await claim_and_settle(connection, batch.fence, claims.keys, next_offset=batch.next_offset)
+                await self._ledger.keep(connection, failures)
+                return seen
+        # No transaction around a single statement: one round trip instead of three.
+        with translated_errors("settle"):
+            async with self._ledger.pool.acquire(timeout=10) as connection:
+                return await claim_and_settle(connection, batch.fence, claims.keys, next_offset=batch.next_offset)

@@ -1,0 +1,96 @@
+"""Positions: the next offset of a job in a partition, and who may move it.
+
+The row decides where we resume; what Kafka's group knows is a hint. Each takeover raises the epoch, and every later
+statement of an owner names its epoch and the offset it expects, so that a stale owner changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from uuid import UUID
+
+import asyncpg
+
+from tidegate_kernel.errors import StaleOwner
+from tidegate_kernel.event import Fence, JobId, RunId, TopicPartition
+from tidegate_kernel.postgres import Connection, Pool, translated_errors
+from tidegate_kernel.queries import load_queries
+
+_QUERIES = load_queries(__package__)
+
+# A live owner's transaction takes milliseconds; one that holds its position this long belongs to a paused process.
+_PATIENCE_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where a job stands in a partition. `end_offset` is set for backfills: the first offset they leave alone."""
+
+    epoch: int
+    next_offset: int
+    topic_id: UUID
+    end_offset: int | None = None
+
+
+class Positions:
+    """The positions of one run of one job."""
+
+    def __init__(self, pool: Pool, *, job: JobId, run: RunId, owner: str) -> None:
+        self._pool, self._job, self._run, self._owner = pool, job, run, owner
+
+    async def begin(self, starts: Mapping[TopicPartition, Position]) -> None:
+        """Writes the given starts where no row exists. Raises Transient."""
+        items = sorted(starts.items())
+        columns = (
+            [p.topic for p, _ in items],
+            [p.partition for p, _ in items],
+            [s.next_offset for _, s in items],
+            [s.end_offset for _, s in items],
+            [s.topic_id for _, s in items],
+        )
+        with translated_errors("begin positions"):
+            async with self._pool.acquire(timeout=10) as connection:
+                await connection.execute(_QUERIES["begin_positions"], self._job, self._run, *columns)
+
+    async def take_over(self, partition: TopicPartition) -> Position | None:
+        """Makes this process the owner; None if the position was never begun. Raises Transient.
+
+        Waits for the owner's open transaction, but not for ever: whoever blocks for longer than a live owner could is
+        ended.
+        """
+        with translated_errors(f"take over {partition.topic}:{partition.partition}"):
+            async with self._pool.acquire(timeout=10) as connection, connection.transaction():
+                pid = await connection.fetchval("SELECT pg_backend_pid()")
+                update = asyncio.ensure_future(
+                    connection.fetchrow(_QUERIES["take_over"], self._job, self._run, *partition, self._owner)
+                )
+                row = await self._impatiently(update, pid)
+        return None if row is None else Position(row["epoch"], row["next_offset"], row["topic_id"], row["end_offset"])
+
+    async def _impatiently(self, update: asyncio.Future[asyncpg.Record | None], pid: int) -> asyncpg.Record | None:
+        try:
+            while not (await asyncio.wait([update], timeout=_PATIENCE_SECONDS))[0]:
+                async with self._pool.acquire(timeout=10) as other:
+                    await other.execute(_QUERIES["blocking_backends"], pid)
+            return update.result()
+        finally:
+            update.cancel()  # no effect once done; else the connection would stay busy behind a cancelled takeover
+
+    async def read(self, partition: TopicPartition) -> Position | None:
+        """The row as it stands, whoever owns it. Raises Transient."""
+        with translated_errors(f"read position of {partition.topic}:{partition.partition}"):
+            async with self._pool.acquire(timeout=10) as connection:
+                row = await connection.fetchrow(_QUERIES["read_position"], self._job, self._run, *partition)
+        return None if row is None else Position(row["epoch"], row["next_offset"], row["topic_id"], row["end_offset"])
+
+    def fence(self, partition: TopicPartition, position: Position) -> Fence:
+        """What a settle of `partition` at `position` has to name."""
+        return Fence(self._job, self._run, *partition, position.epoch, position.next_offset)
+
+
+async def advance(connection: Connection, fence: Fence, *, next_offset: int) -> None:
+    """In the caller's transaction: the fenced position stands at `next_offset`. Raises StaleOwner."""
+    if await connection.fetchval(_QUERIES["advance"], *fence, next_offset) is None:
+        raise StaleOwner(f"{fence.topic}:{fence.partition} left epoch {fence.epoch} at offset {fence.next_offset}")

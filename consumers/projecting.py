@@ -1,0 +1,93 @@
+"""A projection's pure half: events and tombstones to encoded writes, with every failure told apart already."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from consumers.batch import Batch
+from consumers.claims import BatchClaims
+from consumers.decoding import Arrival, Decoded
+from consumers.letters import failure_of_arrival, failure_of_record
+from consumers.topics import Tombstone, Topic, record_time
+from dlq.letters import Failure
+from projections.sink import Refusal, Sink
+from projections.writes import Delete, Upsert, Write
+from tidegate_kernel.errors import InvalidDocument, Poison, Reason
+from tidegate_kernel.event import Record
+
+
+class Projected:
+    """The writes of a batch, each with the arrival or record it came from, and what could not be projected."""
+
+    def __init__(self, batch: Batch, claims: BatchClaims) -> None:
+        self._batch, self._claims = batch, claims
+        self.encoded: list[Any] = []
+        self.owners: list[Arrival | Record] = []
+        self.failures: list[Failure] = []
+
+    def refuse(self, refused: Sequence[Refusal]) -> None:
+        """The store refused these writes for good: their events are dead letters, each once."""
+        told: set[int] = set()
+        for refusal in refused:
+            owner = self.owners[refusal.index]
+            offset = owner.record.offset if isinstance(owner, Arrival) else owner.offset
+            if offset not in told:
+                told.add(offset)
+                self.fail(owner, InvalidDocument(refusal.message, reason=refusal.reason))
+
+    def fail(self, owner: Arrival | Record, error: Exception) -> None:
+        """The event or record of a write cannot be projected."""
+        reason = error.reason if isinstance(error, Poison) else Reason.PROJECTION_FAILED
+        if not isinstance(owner, Arrival):
+            self.failures.append(failure_of_record(self._batch, owner, error, reason=reason))
+            return
+        name = getattr(owner.route.function, "__qualname__", type(owner.route.function).__name__)
+        claim = self._claims.by_offset().get(owner.record.offset)
+        self.failures.append(
+            failure_of_arrival(self._batch, owner, error, reason=reason, claim=claim, handler=name)
+        )
+
+
+def project(batch: Batch, decoded: Decoded, claims: BatchClaims, sink: Sink) -> Projected:
+    """Returns the encoded writes of every decoded record, duplicates too: a claim never gates a versioned write."""
+    projected = Projected(batch, claims)
+    encode, encoded, owners = sink.encode, projected.encoded, projected.owners
+    for arrival in decoded.events:
+        try:
+            written = arrival.route.function(arrival.event)
+            if type(written) is Upsert or type(written) is Delete:
+                encoded.append(encode(written))
+                owners.append(arrival)
+            elif written is not None:
+                rows = [encode(write) for write in _checked(written)]
+                encoded += rows
+                owners += [arrival] * len(rows)
+        except Exception as error:
+            # A pure function that raises will raise again: dead letter at once, whatever the class.
+            projected.fail(arrival, error)
+    for record, topic in decoded.tombstones:
+        _project_tombstone(projected, record, topic, sink)
+    return projected
+
+
+def _project_tombstone(projected: Projected, record: Record, topic: Topic, sink: Sink) -> None:
+    try:
+        if topic.tombstone is None:
+            raise Poison(
+                f"record without a value, and topic {topic.name!r} declares no tombstone", reason=Reason.NO_VALUE
+            )
+        delete = topic.tombstone(Tombstone(record=record, occurred_at=record_time(record)))
+        if delete is not None:
+            projected.encoded.append(sink.encode(delete))
+            projected.owners.append(record)
+    except Exception as error:
+        projected.fail(record, error)
+
+
+def _checked(written: Any) -> Sequence[Write]:
+    writes: Sequence[Write] = written
+    for write in writes:
+        if not isinstance(write, (Upsert, Delete)):
+            raise TypeError(f"a projection returns Upsert or Delete, not {type(write).__name__}")
+    return writes

@@ -1,0 +1,44 @@
+"""One partition of the inbox for each day, attached before the day's first claim arrives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import date, timedelta
+
+import asyncpg
+
+from tidegate_kernel.postgres import Connection
+from tidegate_kernel.queries import load_queries
+
+_QUERIES = load_queries(__package__)
+
+# Claims wait behind the attaching transaction, so it gives up quickly; the next round tries again.
+_LOCK_TIMEOUT = "500ms"
+_AHEAD = timedelta(days=7)
+# Redelivered and late events of the recent past still get a small index.
+_BEHIND = timedelta(days=2)
+
+
+async def attach_days(connection: Connection, today: date) -> Sequence[date]:
+    """Attaches the missing days around `today`; returns those attached. A day it cannot lock now is left for later.
+
+    A day that already has rows in the default partition stays there: moving rows would make claims fail.
+    """
+    missing = await connection.fetch(_QUERIES["missing_days"], today - _BEHIND, today + _AHEAD)
+    return [row["day"] for row in missing if await _attach(connection, row["day"])]
+
+
+async def _attach(connection: Connection, day: date) -> bool:
+    name = f"tidegate.inbox_{day:%Y%m%d}"  # from a date: nothing to escape
+    try:
+        async with connection.transaction():
+            await connection.execute(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}'")
+            await connection.execute(f"CREATE TABLE {name} (LIKE tidegate.inbox INCLUDING ALL)")
+            await connection.execute(
+                f"ALTER TABLE tidegate.inbox ATTACH PARTITION {name} "
+                f"FOR VALUES FROM ('{day}') TO ('{day + timedelta(days=1)}')"
+            )
+    except (asyncpg.LockNotAvailableError, asyncpg.DuplicateTableError, asyncpg.CheckViolationError):
+        # Busy, made by another worker at this moment, or a row of that day has just arrived in DEFAULT.
+        return False
+    return True

@@ -1,0 +1,77 @@
+"""Claims: the memory of which events a job has taken. Everything here runs in statements that carry the fence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+import asyncpg
+
+from inbox.identity import ClaimKey
+from tidegate_kernel.errors import Misconfigured, StaleOwner
+from tidegate_kernel.event import Fence, JobCode, JobId
+from tidegate_kernel.postgres import Connection
+from tidegate_kernel.queries import load_queries
+
+_QUERIES = load_queries(__package__)
+
+
+async def claim(
+    connection: Connection, fence: Fence, keys: Sequence[ClaimKey], *, silence_limit: timedelta
+) -> frozenset[int]:
+    """In the caller's transaction: its position is locked and `keys` (distinct) are claimed.
+
+    Returns the indexes of keys that had been claimed before. A key that another open transaction claims is waited for:
+    it becomes a duplicate if that commits, ours if it rolls back. Postgres ends the transaction when its owner stays
+    silent for `silence_limit`. Raises StaleOwner if the fence does not hold.
+    """
+    buckets, ids = _columns(keys)
+    limit = str(int(silence_limit.total_seconds() * 1000))
+    row = await connection.fetchrow(_QUERIES["claim_events"], *fence, buckets, ids, limit)
+    return _duplicates(fence, row)
+
+
+async def claim_and_settle(
+    connection: Connection, fence: Fence, keys: Sequence[ClaimKey], *, next_offset: int
+) -> frozenset[int]:
+    """The position stands at `next_offset` and `keys` (distinct) are claimed, both or neither.
+
+    For work whose effects are already out and harmless to repeat. Returns and raises as `claim`.
+    """
+    buckets, ids = _columns(keys)
+    row = await connection.fetchrow(_QUERIES["claim_and_settle"], *fence, buckets, ids, next_offset)
+    return _duplicates(fence, row)
+
+
+async def register_job(connection: Connection, *, service: str, code: JobCode, claim_rule: str) -> JobId:
+    """Returns the job's number, made at its first start.
+
+    Raises Misconfigured if the job was first started under another claim rule: a change would forget old claims.
+    """
+    row = await connection.fetchrow(_QUERIES["job_number"], service, code, 1, claim_rule)
+    assert row is not None  # an INSERT … RETURNING with DO UPDATE always answers
+    if row["claim_rule"] != claim_rule:
+        raise Misconfigured(
+            f"job {code!r}: its claims were made under the rule {row['claim_rule']!r}, now it declares {claim_rule!r}; "
+            "old claims would be forgotten: restore global_ids / event_time_is_immutable of its topics, "
+            "or give the job a new code"
+        )
+    return JobId(row["id"])
+
+
+async def find_job(connection: Connection, *, service: str, code: JobCode) -> JobId | None:
+    """Returns the job's number, or None if it never started."""
+    number = await connection.fetchval(_QUERIES["find_job"], service, code, 1)
+    return None if number is None else JobId(number)
+
+
+def _columns(keys: Sequence[ClaimKey]) -> tuple[list[object], list[object]]:
+    return [key.bucket for key in keys], [key.id for key in keys]
+
+
+def _duplicates(fence: Fence, row: asyncpg.Record | None) -> frozenset[int]:
+    if row is None or not row["fenced"]:
+        raise StaleOwner(
+            f"{fence.topic}:{fence.partition} is not at offset {fence.next_offset} under epoch {fence.epoch} any more"
+        )
+    return frozenset(place - 1 for place in row["duplicates"])
