@@ -41,6 +41,3 @@ class ClickHouse:
         with urlopen(Request(base, data=b"SELECT 1", headers=headers), timeout=3) as answer:  # noqa: S310  # http or https
             if answer.read().strip() != b"1":
                 raise ConnectionError("something answers that is not ClickHouse")
-
-    def finish(self, address: str) -> None:
-        """ClickHouse needs nothing."""

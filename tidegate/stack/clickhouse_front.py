@@ -29,11 +29,29 @@ from aiohttp import web
 _CONNECTIONS = 4
 # What the HTTP interface itself understands; everything else in the query string is a setting of the statement.
 _TRANSPORT = frozenset(
-    """
-    add_http_cors_header buffer_size client_protocol_version compress database decompress default_format
-    enable_http_compression http_headers_progress_interval_ms password query query_id quota_key role
-    send_progress_in_http_headers session_check session_id session_timeout stacktrace user wait_end_of_query
-    """.split()
+    {
+        "add_http_cors_header",
+        "buffer_size",
+        "client_protocol_version",
+        "compress",
+        "database",
+        "decompress",
+        "default_format",
+        "enable_http_compression",
+        "http_headers_progress_interval_ms",
+        "password",
+        "query",
+        "query_id",
+        "quota_key",
+        "role",
+        "send_progress_in_http_headers",
+        "session_check",
+        "session_id",
+        "session_timeout",
+        "stacktrace",
+        "user",
+        "wait_end_of_query",
+    }
 )
 # Statements that carry their rows in the body: INSERT INTO t (columns) [SETTINGS …] FORMAT name, a line end, the rows.
 _INSERT = re.compile(

@@ -42,7 +42,7 @@ def engine() -> Any | None:
 
 
 def start(name: ServerName, container: Container, *, label: str, record_file: Path) -> ContainerRecord:
-    """The container runs and its record is on disk; its label names the stack's folder, so a killed start can be found."""
+    """The container runs and its record is on disk; its label names the stack's folder: a killed start can be found."""
     from testcontainers.core.config import testcontainers_config
     from testcontainers.core.container import DockerContainer
 
@@ -70,18 +70,11 @@ def is_running(record: ContainerRecord) -> bool:
     return any(each.id == record.container for each in client.containers.list())
 
 
-def end(record: ContainerRecord) -> None:
-    """The container and its anonymous volumes are gone."""
+def end(name: ServerName, *, label: str) -> None:
+    """No container of this server of this stack is left, also none whose record was never written."""
     client = engine()
-    if client is not None:
-        for each in client.containers.list(all=True):
-            if each.id == record.container:
-                each.remove(force=True, v=True)
-
-
-def end_labelled(label: str) -> None:
-    """No container of this stack is left, also none whose record was never written."""
-    client = engine()
-    if client is not None:
-        for each in client.containers.list(all=True, filters={"label": f"tidegate.stack={label}"}):
-            each.remove(force=True, v=True)
+    if client is None:
+        return
+    ours = {"label": [f"tidegate.stack={label}", f"tidegate.server={name}"]}
+    for container in client.containers.list(all=True, filters=ours):
+        container.remove(force=True, v=True)

@@ -74,6 +74,3 @@ class Elasticsearch:
             health = json.load(answer)["status"]
         if health == "red":
             raise ConnectionError("Elasticsearch answers but its cluster is red")
-
-    def finish(self, address: str) -> None:
-        """Elasticsearch needs nothing."""

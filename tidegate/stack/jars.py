@@ -57,6 +57,8 @@ def fetch(jars: JarSet, report: Reporter) -> Path:
     """The folder with exactly the locked jars. Concurrent callers share one download; a killed one leaves no half."""
     with _only_one(jars):
         if not jars.is_fetched:
+            for leftover in jars.folder.parent.glob(f".{jars.name}-*"):
+                shutil.rmtree(leftover, ignore_errors=True)
             with tempfile.TemporaryDirectory(dir=jars.folder.parent, prefix=f".{jars.name}-") as work:
                 _download(jars, Path(work), report)
                 _check(jars, Path(work) / "jars")

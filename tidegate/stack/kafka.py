@@ -1,6 +1,8 @@
 """Apache Kafka, one KRaft process that is broker and controller."""
 
 import base64
+import os
+import shutil
 import socket
 import struct
 import subprocess
@@ -53,13 +55,12 @@ class Kafka:
 
     def prepare(self, home: Path, report: Reporter) -> None:
         fetch(JARS, report)
-        if not (home / "data" / "meta.properties").exists():
+        if not (home / "data").exists():
             report.say(self.name, "formatting its log folder")
-            self._write_properties(home, ports=[1, 2])
             self._format(home)
 
     def launch(self, home: Path, ports: list[int]) -> Launch:
-        properties = self._write_properties(home, ports)
+        properties = _write_properties(home, home / "data", ports)
         command = ["java", "-Xmx512m", *_JVM, "-cp", f"{JARS.folder}/*", "kafka.Kafka", str(properties)]
         return Launch(command=command, address=f"127.0.0.1:{ports[0]}", directory=str(home))
 
@@ -80,31 +81,35 @@ class Kafka:
         if brokers_in_metadata(host, int(port)) < 1:
             raise ConnectionError("Kafka answers but no broker is ready")
 
-    def finish(self, address: str) -> None:
-        """Kafka needs nothing."""
-
-    def _write_properties(self, home: Path, ports: list[int]) -> Path:
-        broker, controller = ports
-        properties = {
-            **_BROKER,
-            "advertised.listeners": f"BROKER://127.0.0.1:{broker}",
-            "controller.quorum.voters": f"1@127.0.0.1:{controller}",
-            "listeners": f"BROKER://127.0.0.1:{broker},CONTROLLER://127.0.0.1:{controller}",
-            "log.dirs": str(home / "data"),
-        }
-        file = home / "server.properties"
-        file.write_text("".join(f"{key}={value}\n" for key, value in sorted(properties.items())))
-        return file
-
     def _format(self, home: Path) -> None:
+        """The data folder is complete: it is made under a name of its own, then renamed."""
+        for leftover in home.glob("unfinished.*"):
+            shutil.rmtree(leftover, ignore_errors=True)
+        unfinished = home / f"unfinished.{os.getpid()}"
+        unfinished.mkdir()
+        properties = _write_properties(unfinished, unfinished / "data", ports=[1, 2])
         cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        command = ["java", *_JVM, "-cp", f"{JARS.folder}/*", "kafka.tools.StorageTool", "format", "--ignore-formatted"]
-        command += ["-t", cluster, "-c", str(home / "server.properties")]
+        command = ["java", *_JVM, "-cp", f"{JARS.folder}/*", "kafka.tools.StorageTool", "format"]
+        command += ["-t", cluster, "-c", str(properties)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
-            raise Misconfigured(
-                f"kafka: its log folder {home / 'data'} cannot be formatted: {done.stderr.strip()[-500:]}"
-            )
+            raise Misconfigured(f"kafka: its log folder in {home} cannot be formatted: {done.stderr.strip()[-500:]}")
+        (unfinished / "data").rename(home / "data")
+        shutil.rmtree(unfinished)
+
+
+def _write_properties(folder: Path, data: Path, ports: list[int]) -> Path:
+    broker, controller = ports
+    properties = {
+        **_BROKER,
+        "advertised.listeners": f"BROKER://127.0.0.1:{broker}",
+        "controller.quorum.voters": f"1@127.0.0.1:{controller}",
+        "listeners": f"BROKER://127.0.0.1:{broker},CONTROLLER://127.0.0.1:{controller}",
+        "log.dirs": str(data),
+    }
+    file = folder / "server.properties"
+    file.write_text("".join(f"{key}={value}\n" for key, value in sorted(properties.items())))
+    return file
 
 
 def brokers_in_metadata(host: str, port: int) -> int:

@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import asyncpg
 
@@ -68,31 +67,15 @@ class Postgres:
         return Container("postgres:18", 5432, address, environment)
 
     def check(self, address: str) -> None:
-        try:
-            asyncio.run(_fetch(address, "SELECT 1"))
-        except asyncpg.InvalidCatalogNameError:
-            # It answers; `finish` creates the database.
-            return
-
-    def finish(self, address: str) -> None:
-        """The database that the address names exists."""
-        asyncio.run(_ensure_database(address))
+        asyncio.run(_select_one(address))
 
 
-async def _fetch(dsn: str, query: str) -> None:
+async def _select_one(dsn: str) -> None:
     connection = await asyncpg.connect(dsn, timeout=3)
     try:
-        await connection.fetch(query)
+        await connection.fetch("SELECT 1")
     finally:
         await connection.close()
-
-
-async def _ensure_database(dsn: str) -> None:
-    try:
-        await _fetch(dsn, "SELECT 1")
-    except asyncpg.InvalidCatalogNameError:
-        database = urlsplit(dsn).path.lstrip("/")
-        await _fetch(f"{dsn.removesuffix(database)}postgres", f'CREATE DATABASE "{database}"')
 
 
 def _server_user() -> str:
@@ -149,26 +132,38 @@ def _others_may_pass(folder: Path) -> bool:
 
 
 def _create_data_folder(folder: Path, password: str, user: str) -> None:
-    """A data folder that is either complete or not there: made under another name, then renamed."""
-    unfinished = folder / "data.unfinished"
-    shutil.rmtree(unfinished, ignore_errors=True)
+    """A data folder that is either complete or not there: made under a name of its own, then renamed."""
+    for leftover in folder.glob("unfinished.*"):
+        shutil.rmtree(leftover, ignore_errors=True)
+    unfinished = folder / f"unfinished.{os.getpid()}"
     unfinished.mkdir(mode=0o700)
-    password_file = folder / "password.initdb"
-    _write_secret(password_file, password)
+    _write_secret(unfinished / "password", password)
     if user:
-        for each in (unfinished, password_file):
+        for each in (unfinished, unfinished / "password"):
             shutil.chown(each, user, user)
-    command = [str(_binaries(user) / "initdb"), "--pgdata", str(unfinished), "--username", _ROLE]
-    command += ["--pwfile", str(password_file), "--auth=scram-sha-256", "--encoding=UTF8", "--locale=C", "--no-sync"]
-    try:
-        subprocess.run(
-            command, capture_output=True, text=True, check=True, user=user or None, cwd=folder, env={"PATH": os.defpath}
-        )
-    except subprocess.CalledProcessError as failure:
-        raise Misconfigured(f"postgres: initdb failed in {folder}: {failure.stderr.strip()[-500:]}") from failure
-    finally:
-        password_file.unlink()
-    unfinished.rename(folder / "data")
+    data = str(unfinished / "data")
+    initdb = ["initdb", "--pgdata", data, "--username", _ROLE, "--pwfile", str(unfinished / "password")]
+    initdb += ["--auth=scram-sha-256", "--encoding=UTF8", "--locale=C", "--no-sync"]
+    _run(initdb, unfinished, user)
+    _run(["postgres", "--single", "-D", data, "postgres"], unfinished, user, f"CREATE DATABASE {_ROLE}\n")
+    (unfinished / "data").rename(folder / "data")
+    shutil.rmtree(unfinished)
+
+
+def _run(command: list[str], folder: Path, user: str, standard_input: str = "") -> None:
+    program = str(_binaries(user) / command[0])
+    done = subprocess.run(
+        [program, *command[1:]],
+        input=standard_input,
+        capture_output=True,
+        text=True,
+        check=False,
+        user=user or None,
+        cwd=folder,
+        env={"PATH": os.defpath},
+    )
+    if done.returncode != 0:
+        raise Misconfigured(f"postgres: {command[0]} failed in {folder}: {done.stderr.strip()[-500:]}")
 
 
 def _write_secret(file: Path, text: str) -> None:

@@ -43,9 +43,6 @@ class Server(Protocol):
     def check(self, address: str) -> None:
         """Returns if the server answers a real request now; raises OSError or the client's error if not."""
 
-    def finish(self, address: str) -> None:
-        """What a fresh server lacks is there (a database, say). Idempotent."""
-
 
 def missing_java() -> list[str]:
     """Empty if a JDK 17 or newer is on PATH: the servers need its compiler for a single source file."""

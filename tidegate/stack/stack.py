@@ -3,8 +3,9 @@
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -19,7 +20,7 @@ from tidegate.stack.postgres import Postgres
 from tidegate.stack.process import ProcessRecord
 from tidegate.stack.progress import Reporter
 from tidegate.stack.servers import Server
-from tidegate.stack.state import Home, StackFolder
+from tidegate.stack.state import Home, StackFolder, read_env
 from tidegate_kernel.errors import Misconfigured, TidegateError
 
 Outcome = TypeVar("Outcome")
@@ -28,6 +29,8 @@ SERVERS: dict[ServerName, Server] = {each.name: each for each in (Kafka(), Postg
 
 # A cold page cache on two cores has taken Elasticsearch 15 seconds; a server that needs longer will not come.
 _START_DEADLINE_SECONDS = 90.0
+# A server that a container host starts beside us may come later than we do.
+_GIVEN_DEADLINE_SECONDS = 30.0
 _CHECK_INTERVAL_SECONDS = 0.1
 # A port that was free may be taken before the server binds it: then once more, on other ports.
 _ATTEMPTS = 3
@@ -76,29 +79,36 @@ class Stack:
         Raises Misconfigured (all missing prerequisites at once), or ServerFailed.
         """
         with self.folder.locked() as lock:
-            wanted = [name for name in self._names if name not in self._given]
-            up = {name: address for name in wanted if (address := self._answering(name))}
-            absent = [name for name in wanted if name not in up]
-            if absent:
-                engine = docker.engine()
-                self._require([name for name in absent if engine is None])
-                up |= _in_threads(absent, lambda name: self._start(name, engine, lock, report))
-            addresses = {name: (self._given | up)[name] for name in self._names}
-            if addresses != self._read_env(self._names):
-                self.folder.write_env(self._read_env(ServerName) | addresses)
-            return addresses
+            for name in self._names:
+                self.folder.home(name).borrowed_file.unlink(missing_ok=True)
+            return self._up(self._absent(), lock, report)
+
+    @contextmanager
+    def borrowed(self, report: Reporter) -> Iterator[dict[ServerName, str]]:
+        """As `up`, inside the block. Servers that only borrowers started are ended by whichever leaves last."""
+        with self.folder.in_use() as nobody_else_uses_it:
+            try:
+                with self.folder.locked() as lock:
+                    absent = self._absent()
+                    for name in absent:
+                        self.folder.home(name).borrowed_file.touch()
+                    addresses = self._up(absent, lock, report)
+                yield addresses
+            finally:
+                if nobody_else_uses_it():
+                    self._return_borrowed()
 
     def down(self, *, wipe: bool) -> list[ServerName]:
         """Nothing runs that this stack started; with `wipe` its data and logs are gone too. Returns what was ended."""
         with self.folder.locked():
-            ended = [name for name, done in _in_threads(self._names, self._end).items() if done]
-            docker_label = str(self.folder.path)
-            if any(self.folder.path.glob("*/container")):
-                docker.end_labelled(docker_label)
-            if set(self._names) == set(ServerName):
-                self.folder.env_file.unlink(missing_ok=True)
+            there = [name for name in self._names if (self.folder.path / name).is_dir()]
+            ended = [name for name, was_running in _in_threads(there, self._end).items() if was_running]
+            for name in there:
+                self.folder.home(name).borrowed_file.unlink(missing_ok=True)
+            kept = {name: at for name, at in read_env(self.folder.env_file).items() if name not in self._names}
+            self.folder.write_env(kept)
             if wipe:
-                for name in self._names:
+                for name in there:
                     _wipe(self.folder.path / name)
         return ended
 
@@ -115,6 +125,33 @@ class Stack:
                 found[name] = record.address
         return {name: found[name] for name in self._names if name in found}
 
+    def _absent(self) -> list[ServerName]:
+        """The servers that are not given and that do not answer."""
+        wanted = [name for name in self._names if name not in self._given]
+        return [name for name, answers in _in_threads(wanted, self._is_answering).items() if not answers]
+
+    def _up(self, absent: list[ServerName], lock: int, report: Reporter) -> dict[ServerName, str]:
+        for name, address in self._given.items():
+            if not _wait(SERVERS[name], address, seconds=_GIVEN_DEADLINE_SECONDS):
+                raise ServerFailed(f"{name}: nothing answers at the address that {name.setting} gives")
+        if absent:
+            engine = docker.engine()
+            if engine is None:
+                self._require(absent)
+            _in_threads(absent, lambda name: self._start(name, engine, lock, report))
+        addresses = self.addresses()
+        known = read_env(self.folder.env_file)
+        if known != known | addresses:
+            self.folder.write_env(known | addresses)
+        return addresses
+
+    def _return_borrowed(self) -> None:
+        with self.folder.locked():
+            borrowed = [name for name in ServerName if (self.folder.path / name / "borrowed").exists()]
+            _in_threads(borrowed, self._end)
+            for name in borrowed:
+                self.folder.home(name).borrowed_file.unlink(missing_ok=True)
+
     def _require(self, names: list[ServerName]) -> None:
         missing = dict.fromkeys(line for name in names for line in SERVERS[name].missing())
         if missing:
@@ -123,53 +160,46 @@ class Stack:
                 f"{', '.join(name.setting for name in names)}"
             )
 
-    def _start(self, name: ServerName, engine: Any, lock: int, report: Reporter) -> str:
+    def _start(self, name: ServerName, engine: Any, lock: int, report: Reporter) -> None:
+        """The server answers and its record says where."""
         server, home = SERVERS[name], self.folder.home(name)
         started_at = time.monotonic()
-        if engine is not None:
-            address = self._start_container(server, home, report)
-        else:
+        if engine is None:
             server.prepare(home.folder, report)
-            address = self._start_process(server, home, lock, report)
-        server.finish(address)
+            self._start_process(server, home, lock, report)
+        else:
+            self._start_container(server, home, report)
         report.say(name, f"answers after {time.monotonic() - started_at:.1f} s")
-        return address
 
-    def _start_container(self, server: Server, home: Home, report: Reporter) -> str:
+    def _start_container(self, server: Server, home: Home, report: Reporter) -> None:
         self._end(server.name)
-        (home.folder / "container").touch()
+        home.container_file.touch()
         report.say(server.name, "starting its container (the first time its image is fetched)")
         described = server.container(process.free_ports(1)[0])
         record = docker.start(server.name, described, label=str(self.folder.path), record_file=home.record_file)
         if not _wait(server, record.address, is_alive=lambda: docker.is_running(record)):
-            raise ServerFailed(
-                f"{server.name}: its container does not answer; see 'docker logs {record.container[:12]}'"
-            )
-        return record.address
+            raise ServerFailed(f"{server.name}: its container does not answer: docker logs {record.container[:12]}")
 
-    def _start_process(self, server: Server, home: Home, lock: int, report: Reporter) -> str:
-        """The server answers at the address returned. One that a killed start left is waited for, not started twice."""
+    def _start_process(self, server: Server, home: Home, lock: int, report: Reporter) -> None:
+        """The server answers. One that a killed start left is waited for, not started twice."""
         left = self._running(home)
         if left is not None and _wait(server, left.address, is_alive=lambda: self._running(home) is not None):
-            return left.address
+            return
         for _ in range(_ATTEMPTS):
             self._end(server.name)
             report.say(server.name, "starting")
             launch = server.launch(home.folder, home.ports(server.port_count))
             process.start(launch, record_file=home.record_file, log_file=home.log_file, lock_descriptor=lock)
             if _wait(server, launch.address, is_alive=lambda: self._running(home) is not None):
-                return launch.address
+                return
             if self._running(home) is not None:
                 break  # it had its time
         self._end(server.name)
-        raise ServerFailed(
-            f"{server.name}: does not answer at its address; the end of {home.log_file}:\n{_tail(home.log_file)}"
-        )
+        raise ServerFailed(f"{server.name}: does not answer; the end of {home.log_file}:\n{_tail(home.log_file)}")
 
-    def _answering(self, name: ServerName) -> str:
-        """Its address if what this stack started still runs and answers now, else empty."""
+    def _is_answering(self, name: ServerName) -> bool:
         record = self._running(self.folder.home(name))
-        return record.address if record is not None and _answers(SERVERS[name], record.address) else ""
+        return record is not None and _answers(SERVERS[name], record.address)
 
     def _running(self, home: Home) -> ProcessRecord | docker.ContainerRecord | None:
         match home.record():
@@ -181,17 +211,14 @@ class Stack:
                 return None
 
     def _end(self, name: ServerName) -> bool:
-        if not (self.folder.path / name).is_dir():
-            return False
+        """Nothing of this server runs that this stack started; true if something did."""
         home = self.folder.home(name)
         running = self._running(home)
-        match running:
-            case ProcessRecord():
-                process.end(running, grace_seconds=SERVERS[name].grace_seconds)
-            case docker.ContainerRecord():
-                docker.end(running)
-            case None:
-                pass
+        if isinstance(running, ProcessRecord):
+            process.end(running, grace_seconds=SERVERS[name].grace_seconds)
+        if home.container_file.exists():
+            docker.end(name, label=str(self.folder.path))
+            home.container_file.unlink()
         home.forget()
         return running is not None
 
@@ -207,13 +234,6 @@ class Stack:
             return ServerStatus(name, Source.PACKAGES, record.address, answers, pid=record.pid, log=str(home.log_file))
         return ServerStatus(name, Source.DOCKER, record.address, answers)
 
-    def _read_env(self, names: Iterable[ServerName]) -> dict[ServerName, str]:
-        try:
-            lines = dict(line.split("=", 1) for line in self.folder.env_file.read_text().splitlines())
-        except FileNotFoundError:
-            return {}
-        return {name: lines[name.setting] for name in names if name.setting in lines}
-
 
 def _in_threads(names: list[ServerName], work: Callable[[ServerName], Outcome]) -> dict[ServerName, Outcome]:
     """The work is done for every name, side by side; the first failure is raised after all have ended."""
@@ -222,14 +242,21 @@ def _in_threads(names: list[ServerName], work: Callable[[ServerName], Outcome]) 
     return {name: future.result() for name, future in futures.items()}
 
 
-def _wait(server: Server, address: str, *, is_alive: Callable[[], bool]) -> bool:
+def _wait(
+    server: Server,
+    address: str,
+    *,
+    is_alive: Callable[[], bool] = lambda: True,
+    seconds: float = _START_DEADLINE_SECONDS,
+) -> bool:
     """True once the server answers; False if it ends, or takes longer than the deadline."""
-    deadline = time.monotonic() + _START_DEADLINE_SECONDS
-    while time.monotonic() < deadline and is_alive():
+    deadline = time.monotonic() + seconds
+    while True:
         if _answers(server, address):
             return True
+        if time.monotonic() >= deadline or not is_alive():
+            return False
         time.sleep(_CHECK_INTERVAL_SECONDS)
-    return False
 
 
 def _answers(server: Server, address: str) -> bool:

@@ -3,7 +3,7 @@
 import fcntl
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +31,16 @@ class Home:
     def record(self) -> ProcessRecord | ContainerRecord | None:
         """What was started here last; whether it still runs is for `process` or `docker` to say."""
         return ContainerRecord.read(self.record_file) or ProcessRecord.read(self.record_file)
+
+    @property
+    def borrowed_file(self) -> Path:
+        """Is there while only borrowers want this server; the last of them ends it."""
+        return self.folder / "borrowed"
+
+    @property
+    def container_file(self) -> Path:
+        """Is there since before a container was started for this server, until none of its label is left."""
+        return self.folder / "container"
 
     def forget(self) -> None:
         """No record is left; the data stays."""
@@ -65,6 +75,14 @@ class StackFolder:
         return Home(folder)
 
     @contextmanager
+    def in_use(self) -> Iterator[Callable[[], bool]]:
+        """Others see that this stack is in use. Yields a test: true, and keeping them out, if nobody else uses it."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        with (self.path / "users").open("w") as users:
+            fcntl.flock(users, fcntl.LOCK_SH)
+            yield lambda: _becomes_exclusive(users.fileno())
+
+    @contextmanager
     def locked(self) -> Iterator[int]:
         """Nobody else starts or stops this stack meanwhile; yields the lock's descriptor. Waits for another holder."""
         self.path.mkdir(parents=True, exist_ok=True)
@@ -73,12 +91,32 @@ class StackFolder:
             yield lock.fileno()
 
     def write_env(self, addresses: dict[ServerName, str]) -> None:
-        """The environment file holds these addresses as `NAME=value` lines; only its owner may read it."""
+        """The environment file holds these addresses as `NAME=value` lines, for its owner only; no address, no file."""
+        if not addresses:
+            self.env_file.unlink(missing_ok=True)
+            return
         unfinished = self.path / "env.unfinished"
         descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(descriptor, "w") as opened:
             opened.write(environment_lines(addresses))
         unfinished.replace(self.env_file)
+
+
+def _becomes_exclusive(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def read_env(file: Path) -> dict[ServerName, str]:
+    """The addresses that an environment file names; empty if there is none."""
+    try:
+        lines = dict(line.split("=", 1) for line in file.read_text().splitlines())
+    except FileNotFoundError:
+        return {}
+    return {name: lines[name.setting] for name in ServerName if name.setting in lines}
 
 
 def environment_lines(addresses: dict[ServerName, str]) -> str:
@@ -87,7 +125,7 @@ def environment_lines(addresses: dict[ServerName, str]) -> str:
 
 
 def default_folder() -> Path:
-    """`.state/stack` inside a checkout of Tidegate's repository; elsewhere one per working directory in the user's cache.
+    """`.state/stack` in a checkout of Tidegate's repository; elsewhere one per working directory in the user's cache.
 
     A service that installed the wheel thus gets a stack of its own, and nothing is written beside its code.
     """

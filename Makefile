@@ -1,0 +1,53 @@
+# `make demo` and `make test` set everything up by themselves; either may be the first command typed.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+PY := .venv/bin/python
+SOURCES := $(wildcard tidegate tidegate_kernel consumers inbox dlq projections examples bench tests)
+# A folder without a module would stop mypy.
+TYPED := $(foreach folder,$(SOURCES),$(if $(shell find $(folder) -name '*.py' -print -quit),$(folder)))
+
+.PHONY: help setup demo test check static up down status clean bench lock sabotage
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: # reuses what is there
+	@scripts/setup
+
+demo: setup ## Start the servers, run the example shop's main job (the servers stay up)
+	@scripts/with-stack $(PY) -m examples.shop.demo
+
+test: static ## All checks and all tests; ends the servers it started
+	$(PY) -m pytest
+
+check: static ## Format, lint, types, imports, unit and architecture tests; needs no server
+	$(PY) -m pytest $(wildcard tests/unit tests/architecture)
+
+static: setup
+	.venv/bin/ruff format --check $(SOURCES)
+	.venv/bin/ruff check $(SOURCES)
+	.venv/bin/mypy $(TYPED)
+	.venv/bin/lint-imports --no-logo
+
+up: setup ## Start Kafka, Postgres, Elasticsearch and ClickHouse on this machine
+	@$(PY) -m tidegate.stack up
+
+down: ## Stop them; their data stays
+	@$(PY) -m tidegate.stack down
+
+status: ## Ask every server
+	@$(PY) -m tidegate.stack status
+
+bench: setup ## Measure against the real servers
+	@scripts/with-stack $(PY) -m bench
+
+sabotage: setup ## Prove that the tests can fail: each patch in tests/sabotage must turn the test it names red
+	@scripts/with-stack $(PY) scripts/sabotage.py
+
+lock: setup ## Lock the dependencies again, with hashes
+	@scripts/lock
+
+clean: ## Stop the servers; remove their data, caches and the environment
+	@if [ -x $(PY) ]; then $(PY) -m tidegate.stack down --wipe; fi
+	rm -rf .venv .state .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist build
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
