@@ -7,9 +7,10 @@ ids come from a Metadata request of our own because the client offers none.
 from __future__ import annotations
 
 import asyncio
+import random
 import ssl
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -19,12 +20,16 @@ from aiokafka.abc import AbstractTokenProvider
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import (
     CommitFailedError,
+    CorruptRecordException,
     IllegalGenerationError,
     IllegalStateError,
     KafkaError,
     MessageSizeTooLargeError,
+    RecordListTooLargeError,
+    RecordTooLargeError,
     TopicAlreadyExistsError,
     UnknownMemberIdError,
+    UnsupportedCodecError,
 )
 from aiokafka.structs import OffsetAndMetadata
 from aiokafka.structs import TopicPartition as ClientPartition
@@ -35,6 +40,7 @@ from tidegate_kernel.kafka_metadata import TopicIds
 from tidegate_kernel.settings import KafkaSettings
 from tidegate_kernel.source import (
     Assigned,
+    CorruptBatch,
     LogRange,
     MessageTooLarge,
     NotAcknowledged,
@@ -42,6 +48,7 @@ from tidegate_kernel.source import (
     Outgoing,
     Revoked,
     SourceFailure,
+    UnreadableRecord,
 )
 
 # The client leaves the group when nobody polled for this long. Whether we are alive is our own watchdog's question
@@ -145,9 +152,15 @@ class KafkaSource:
             fetched: Mapping[TopicPartition, Sequence[Record]] = await self._consumer.getmany(
                 *wanted, timeout_ms=int(timeout * 1000), max_records=max_records
             )
-        except Exception as error:
-            # Not only KafkaError: the client raises UnicodeDecodeError, AssertionError and others out of a bad batch.
+        except RecordTooLargeError as error:
+            raise UnreadableRecord("record above the fetch limit", offset=_offset_in(error)) from error
+        except (CorruptRecordException, UnsupportedCodecError) as error:
+            raise CorruptBatch(f"{type(error).__name__}: {error}") from error
+        except (KafkaError, OSError) as error:
             raise SourceFailure(f"fetch: {type(error).__name__}: {error}") from error
+        except Exception as error:
+            # Out of the client's parser: UnicodeDecodeError for a header name, and whatever else odd bytes can raise.
+            raise UnreadableRecord(f"the client cannot parse the record: {type(error).__name__}") from error
         return fetched
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
@@ -246,18 +259,97 @@ async def open_reader(settings: KafkaSettings, partitions: Iterable[TopicPartiti
 
 
 class KafkaWriter:
-    """`RecordWriter` on the real client: idempotent, acknowledged by all in-sync replicas."""
+    """`RecordWriter` on the real client: idempotent, acknowledged by all in-sync replicas, every call bounded.
 
-    def __init__(self, producer: Any) -> None:
-        self._producer = producer
+    An idempotent client repeats a batch for ever, and a batch that the broker refuses leaves a hole in the sequence
+    numbers that fails the partition's later ones. So after a failure the client is dropped with all it still holds, and
+    the next call starts another: what a call reports as not acknowledged is not sent after the call has returned
+    (but for what is on the wire at that moment).
+    """
+
+    def __init__(self, settings: KafkaSettings, producer: Any, *, timeout: float = 10) -> None:
+        self._settings = settings
+        self._producer: Any | None = producer
+        self._timeout = timeout
 
     async def write(self, records: Sequence[Outgoing]) -> Sequence[NotAcknowledged | None]:
-        outcomes = [await self._send(record) for record in records]
-        return [await _acknowledged(outcome) for outcome in outcomes]
-
-    async def _send(self, record: Outgoing) -> Any:
+        outcomes: list[_Sent] = []
+        late = NotAcknowledged(f"kafka at {self._settings.bootstrap} did not confirm within {self._timeout:g} s")
         try:
-            return await self._producer.send(
+            async with asyncio.timeout(self._timeout):
+                await self._write(records, outcomes)
+        except TimeoutError:
+            pass
+        except (KafkaError, OSError) as error:
+            late = NotAcknowledged(f"kafka at {self._settings.bootstrap}: {type(error).__name__}: {error}")
+        finally:
+            if any(isinstance(o, asyncio.Future) and not _is_written(o) for o in outcomes) or len(outcomes) < len(
+                records
+            ):
+                await self._drop()
+        return [_told(outcome, late) for outcome in [*outcomes, *[late] * (len(records) - len(outcomes))]]
+
+    async def _write(self, records: Sequence[Outgoing], outcomes: list[_Sent]) -> None:
+        if self._producer is None:
+            self._producer = await _start_producer(self._settings)
+        producer = self._producer
+        names = list(dict.fromkeys(record.topic for record in records))
+        topics = dict(zip(names, await asyncio.gather(*(_partitions(producer, name) for name in names)), strict=True))
+        for record in records:
+            outcomes.append(await _send(producer, record, topics[record.topic]))  # noqa: PERF401  # kept when cut off
+        futures = [outcome for outcome in outcomes if isinstance(outcome, asyncio.Future)]
+        if futures:
+            await asyncio.wait(futures)
+
+    async def _drop(self) -> None:
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            await _drop_producer(producer)
+
+    async def close(self) -> None:
+        producer, self._producer = self._producer, None
+        if producer is None:
+            return
+        try:
+            await asyncio.wait_for(producer.stop(), timeout=self._timeout)
+        except TimeoutError:
+            await _drop_producer(producer)
+
+
+_Sent = NotAcknowledged | asyncio.Future[Any]
+
+# A topic that exists is known after one round trip; one that was just created, a little later. The client's own wait
+# asks ten times a second for half a minute, and logs an error each time.
+_ASK_FOR_TOPIC_AFTER_SECONDS = (0.0, 0.1, 0.3, 0.6)
+
+
+async def _partitions(producer: Any, topic: str) -> frozenset[int] | NotAcknowledged:
+    client = producer.client
+    known = client.cluster.partitions_for_topic(topic)
+    for pause in _ASK_FOR_TOPIC_AFTER_SECONDS if known is None else ():
+        await asyncio.sleep(pause)
+        await client.add_topic(topic)
+        await client.force_metadata_update()
+        known = client.cluster.partitions_for_topic(topic)
+        if known is not None or topic in client.cluster.unauthorized_topics:
+            break
+    if known is not None:
+        return frozenset(known)
+    client._topics.discard(topic)  # else every later refresh asks for it again
+    if topic in client.cluster.unauthorized_topics:
+        return NotAcknowledged(f"topic {topic!r}: these credentials may not write it; grant WRITE and DESCRIBE")
+    return NotAcknowledged(f"topic {topic!r}: the broker does not know it; create it")
+
+
+async def _send(producer: Any, record: Outgoing, partitions: frozenset[int] | NotAcknowledged) -> _Sent:
+    """Hands `record` to the client, in order; the future ends with the broker's answer."""
+    if isinstance(partitions, NotAcknowledged):
+        return partitions
+    try:
+        sent: asyncio.Future[Any] = (
+            await _send_empty(producer, record, partitions)
+            if record.key is None and record.value is None
+            else await producer.send(
                 record.topic,
                 value=record.value,
                 key=record.key,
@@ -265,28 +357,37 @@ class KafkaWriter:
                 timestamp_ms=record.timestamp,
                 partition=record.partition,
             )
-        except KafkaError as error:
-            return error
-
-    async def close(self) -> None:
-        await self._producer.stop()
-
-
-async def _acknowledged(outcome: Any) -> NotAcknowledged | None:
-    try:
-        if isinstance(outcome, KafkaError):
-            raise outcome
-        await outcome
+        )
     except MessageSizeTooLargeError as error:
         return MessageTooLarge(str(error))
-    except KafkaError as error:
-        return NotAcknowledged(f"{type(error).__name__}: {error}")
-    return None
+    return sent
 
 
-@asynccontextmanager
-async def open_writer(settings: KafkaSettings) -> AsyncIterator[KafkaWriter]:
-    """Yields a writer; everything acknowledged or failed when it closes. Raises Misconfigured as `join_group`."""
+async def _send_empty(producer: Any, record: Outgoing, partitions: frozenset[int]) -> Any:
+    # Kafka takes a record without key and value; the client's `send` asserts against it, its batch call does not.
+    batch = producer.create_batch()
+    batch.append(timestamp=record.timestamp, key=None, value=None, headers=list(record.headers))
+    partition = random.choice(sorted(partitions)) if record.partition is None else record.partition
+    return await producer.send_batch(batch, record.topic, partition=partition)
+
+
+def _is_written(sent: asyncio.Future[Any]) -> bool:
+    return sent.done() and not sent.cancelled() and sent.exception() is None
+
+
+def _told(outcome: _Sent, late: NotAcknowledged) -> NotAcknowledged | None:
+    if isinstance(outcome, NotAcknowledged):
+        return outcome
+    if not outcome.done():
+        outcome.cancel()
+        return late
+    error = outcome.exception()
+    if isinstance(error, MessageSizeTooLargeError | RecordListTooLargeError):
+        return MessageTooLarge(f"the broker refuses it ({type(error).__name__})")
+    return None if error is None else NotAcknowledged(f"{type(error).__name__}: {error}")
+
+
+async def _start_producer(settings: KafkaSettings) -> Any:
     producer = AIOKafkaProducer(
         **connection_options(settings),
         acks="all",
@@ -296,19 +397,49 @@ async def open_writer(settings: KafkaSettings) -> AsyncIterator[KafkaWriter]:
         max_request_size=64 * 1024 * 1024,
         compression_type="lz4",
     )
-    async with _started(producer, settings):
-        yield KafkaWriter(producer)
+    async with AsyncExitStack() as unless_started:
+        unless_started.push_async_callback(_drop_producer, producer)
+        await producer.start()
+        unless_started.pop_all()
+    return producer
+
+
+async def _drop_producer(producer: Any) -> None:
+    """Closes connections and forgets what was not sent. `stop` would first wait, without bound, for all of it."""
+    producer._closed = True
+    with suppress(TimeoutError):
+        await asyncio.wait_for(asyncio.gather(producer._sender.close(), producer.client.close()), timeout=5)
+
+
+@asynccontextmanager
+async def open_writer(settings: KafkaSettings, *, timeout: float = 10) -> AsyncIterator[KafkaWriter]:
+    """Yields a writer whose calls last `timeout` seconds at most. Raises Misconfigured as `join_group`."""
+    try:
+        producer = await asyncio.wait_for(_start_producer(settings), timeout=15)
+    except (KafkaError, OSError, TimeoutError) as error:
+        raise _unusable(settings, error) from error
+    writer = KafkaWriter(settings, producer, timeout=timeout)
+    try:
+        yield writer
+    finally:
+        await writer.close()
 
 
 async def create_topics(
-    settings: KafkaSettings, topics: Mapping[str, int], *, replication: int = -1, configs: Mapping[str, str] | None = None
+    settings: KafkaSettings,
+    topics: Mapping[str, int],
+    *,
+    replication: int = -1,
+    configs: Mapping[str, str] | None = None,
 ) -> list[str]:
     """Creates the missing ones of `topics` (name → partitions); returns the names that were created."""
     admin = AIOKafkaAdminClient(**connection_options(settings))
     async with _started(admin, settings, stop="close"):
         created = []
         for name, partitions in topics.items():
-            new = NewTopic(name, partitions, replication, topic_configs=dict(configs or {}))
+            new = NewTopic(name, partitions, 1, topic_configs=dict(configs or {}))
+            # The broker knows -1 as its own default; the client's constructor refuses it.
+            new.replication_factor = replication
             try:
                 answer = await admin.create_topics([new])
                 _raise_refused(name, answer)
@@ -334,14 +465,24 @@ async def _started(client: Any, settings: KafkaSettings, *, stop: str = "stop") 
         await asyncio.wait_for(client.start(), timeout=15)
     except (KafkaError, OSError, TimeoutError) as error:
         await getattr(client, stop)()
-        raise Misconfigured(
-            f"kafka at {settings.bootstrap} cannot be used ({type(error).__name__}: {error}); "
-            "check TIDEGATE_KAFKA_BOOTSTRAP and the TIDEGATE_KAFKA_SASL_… and _SSL_… settings"
-        ) from error
+        raise _unusable(settings, error) from error
     try:
         yield
     finally:
         await getattr(client, stop)()
+
+
+def _offset_in(error: RecordTooLargeError) -> int | None:
+    """The client puts (text, partition, offset, limit) into the exception's arguments."""
+    offset = error.args[2] if len(error.args) > 2 else None
+    return offset if isinstance(offset, int) else None
+
+
+def _unusable(settings: KafkaSettings, error: BaseException) -> Misconfigured:
+    return Misconfigured(
+        f"kafka at {settings.bootstrap} cannot be used ({type(error).__name__}: {error}); "
+        "check TIDEGATE_KAFKA_BOOTSTRAP and the TIDEGATE_KAFKA_SASL_… and _SSL_… settings"
+    )
 
 
 def _ours(partitions: Iterable[Any]) -> frozenset[TopicPartition]:
