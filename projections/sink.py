@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from projections.writes import Write
 from tidegate_kernel.errors import Reason
 from tidegate_kernel.settings import Settings
 
 
-class Refusal(NamedTuple):
+@dataclass(frozen=True, slots=True, order=True)
+class Refusal:
     """A write that the store itself will never take; the others of its batch are in."""
 
     index: int

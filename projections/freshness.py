@@ -1,0 +1,53 @@
+"""How far behind a job is: records, and seconds since the oldest unhandled record was written."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import NamedTuple
+
+
+class Lag(NamedTuple):
+    """0 and 0.0 when caught up, never negative, never NaN."""
+
+    records: int
+    seconds: float
+
+
+class PartitionLag(NamedTuple):
+    """The lag of one partition; None while the end of the log is not known yet."""
+
+    topic: str
+    partition: int
+    lag: Lag | None
+
+
+def lag(
+    *,
+    next_offset: int,
+    end: int | None,
+    oldest_in_hand: int | None,
+    newest_settled: int | None,
+    caught_up_at: datetime | None,
+    now: datetime,
+) -> Lag | None:
+    """Returns the lag of a partition whose unhandled records start at `next_offset` and stop before `end`.
+
+    `oldest_in_hand` and `newest_settled` are record timestamps in milliseconds: of the first record being worked on,
+    and of the last one settled. A record not fetched yet was written after `newest_settled`, and after the moment we
+    were last caught up; the later of the two bounds its age. Without the second, one new record after an idle hour
+    would show as an hour of lag.
+    """
+    if end is None:
+        return None
+    now_ms = now.timestamp() * 1000
+    if oldest_in_hand is not None:
+        return Lag(max(1, end - next_offset), _seconds(now_ms, oldest_in_hand))
+    if next_offset >= end:
+        return Lag(0, 0.0)
+    known = [newest_settled or 0.0, caught_up_at.timestamp() * 1000 if caught_up_at is not None else 0.0]
+    return Lag(end - next_offset, _seconds(now_ms, max(known) or now_ms))
+
+
+def _seconds(now_ms: float, since_ms: float) -> float:
+    # A producer's clock ahead of ours makes no negative lag.
+    return max(0.0, (now_ms - since_ms) / 1000)

@@ -1,0 +1,104 @@
+"""A sink in this process, for tests of applications: the rules of the real ones, checked by the same contract suite."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Container, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, NamedTuple
+
+import msgspec
+
+from projections.documents import check_write, json_document
+from projections.sink import Applied, Refusal
+from projections.writes import Upsert, Write
+from tidegate_kernel.errors import Misconfigured, Reason, Transient
+from tidegate_kernel.settings import Settings
+
+_MAX_DOCUMENT_BYTES = 10 * 1024 * 1024
+
+
+class _Stored(NamedTuple):
+    version: int
+    document: bytes | None
+    """None for a tombstone."""
+
+
+class _Encoded(NamedTuple):
+    id: str
+    stored: _Stored
+
+
+class MemorySink:
+    """Declaration and open sink in one; the rows outlive `open`, as those of a real store do.
+
+    Writes to ids in `refuse` are refused for good, as a store refuses a document that does not fit. While `is_down`,
+    the store cannot be reached: `apply` raises Transient, `probe` answers False.
+    """
+
+    def __init__(
+        self,
+        name: str = "memory",
+        *,
+        batch_size: int = 1000,
+        max_document_bytes: int = _MAX_DOCUMENT_BYTES,
+        refuse: Container[str] = frozenset(),
+    ) -> None:
+        self.name = name
+        self.batch_size = batch_size
+        self.is_down = False
+        self._max_document_bytes = max_document_bytes
+        self._refuse = refuse
+        self._is_prepared = False
+        self._stored: dict[str, _Stored] = {}
+
+    @asynccontextmanager
+    async def open(self, settings: Settings) -> AsyncIterator[MemorySink]:  # noqa: ARG002  # part of the interface
+        yield self
+
+    async def prepare(self) -> None:
+        self._raise_if_down()
+        self._is_prepared = True
+
+    async def check(self) -> None:
+        self._raise_if_down()
+        if not self._is_prepared:
+            raise Misconfigured(f"sink {self.name!r} is not prepared; run 'tidegate migrate'")
+
+    def encode(self, write: Write) -> _Encoded:
+        check_write(write)
+        document = (
+            json_document(write.document, max_bytes=self._max_document_bytes) if isinstance(write, Upsert) else None
+        )
+        return _Encoded(write.id, _Stored(write.version, document))
+
+    async def apply(self, encoded: Sequence[_Encoded]) -> Applied:
+        self._raise_if_down()
+        stale, refused = 0, []
+        for index, (document_id, stored) in enumerate(encoded):
+            present = self._stored.get(document_id)
+            if document_id in self._refuse:
+                refused.append(Refusal(index, Reason.INVALID_DOCUMENT, f"sink {self.name!r} refuses this id"))
+            elif present is not None and present.version > stored.version:
+                stale += 1
+            else:
+                self._stored[document_id] = stored
+        return Applied(stale=stale, refused=tuple(refused))
+
+    async def probe(self) -> bool:
+        return not self.is_down
+
+    def get(self, document_id: str) -> dict[str, Any] | None:
+        """The document as a reader sees it (JSON's types), or None where there is none or it was deleted."""
+        stored = self._stored.get(document_id)
+        if stored is None or stored.document is None:
+            return None
+        document: dict[str, Any] = msgspec.json.decode(stored.document)
+        return document
+
+    def rows(self) -> dict[str, dict[str, Any]]:
+        """All documents that a reader sees, by id."""
+        return {each: row for each in self._stored if (row := self.get(each)) is not None}
+
+    def _raise_if_down(self) -> None:
+        if self.is_down:
+            raise Transient(f"sink {self.name!r} is down")

@@ -1,0 +1,270 @@
+"""What every sink promises to the pipeline, on the fake and on the real servers."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, Protocol
+
+import pytest
+
+from projections.elasticsearch import Elasticsearch, connect
+from projections.memory import MemorySink
+from projections.sink import Applied, Sink, SinkDeclaration
+from projections.writes import MAX_VERSION, Delete, Upsert, Write
+from tidegate.stack.names import StackAddresses
+from tidegate_kernel.errors import InvalidDocument, Misconfigured
+from tidegate_kernel.settings import Settings
+
+
+class Store(Protocol):
+    """One sink under test, and a reader's view of it."""
+
+    settings: Settings
+
+    @property
+    def declaration(self) -> SinkDeclaration: ...
+
+    async def read(self, document_id: str) -> int | None:
+        """The `cents` of a document, None where a reader sees no such document."""
+
+    async def refusing(self) -> Upsert:
+        """A write that encodes, and that the store itself refuses for good."""
+
+
+class MemoryStore:
+    def __init__(self) -> None:
+        self.settings = Settings()
+        self.declaration = MemorySink("orders", refuse={"refused"})
+
+    async def read(self, document_id: str) -> int | None:
+        row = self.declaration.get(document_id)
+        return None if row is None else row["cents"]
+
+    async def refusing(self) -> Upsert:
+        return upsert("refused", 1)
+
+
+class ElasticsearchStore:
+    def __init__(self, index: str, settings: Settings) -> None:
+        properties = {"order_id": {"type": "keyword"}, "cents": {"type": "long"}}
+        self.settings = settings
+        self.declaration = Elasticsearch(
+            index=index, mappings={"properties": properties}, settings={"number_of_replicas": 0}
+        )
+
+    async def read(self, document_id: str) -> int | None:
+        async with connect(self.settings) as client:
+            await client.indices.refresh(index=self.declaration.physical)
+            found = await client.search(index=self.declaration.name, query={"ids": {"values": [document_id]}})
+        hits = found["hits"]["hits"]
+        return hits[0]["_source"]["cents"] if hits else None
+
+    async def refusing(self) -> Upsert:
+        return Upsert("refused", 1, {"order_id": "refused", "cents": "no number"})
+
+    async def drop(self) -> None:
+        async with connect(self.settings) as client:
+            await client.indices.delete(index=self.declaration.physical, ignore_unavailable=True)
+
+
+@asynccontextmanager
+async def memory_store(stack: StackAddresses, name: str) -> AsyncIterator[Store]:
+    yield MemoryStore()
+
+
+@asynccontextmanager
+async def elasticsearch_store(stack: StackAddresses, name: str) -> AsyncIterator[Store]:
+    store = ElasticsearchStore(name, Settings(elasticsearch_url=stack.elasticsearch_url))
+    yield store
+    await store.drop()
+
+
+Opener = Callable[[StackAddresses, str], AbstractAsyncContextManager[Store]]
+
+
+@pytest.fixture(
+    params=[
+        pytest.param(memory_store, id="memory"),
+        pytest.param(elasticsearch_store, id="elasticsearch", marks=pytest.mark.servers),
+    ]
+)
+async def store(
+    request: pytest.FixtureRequest, stack: StackAddresses, unique_name: Callable[[str], str]
+) -> AsyncIterator[Store]:
+    """A store without anything in it, not even index or table."""
+    opener: Opener = request.param
+    async with opener(stack, unique_name("s")) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def sink(store: Store) -> AsyncIterator[Sink]:
+    """The open, prepared sink of `store`."""
+    async with store.declaration.open(store.settings) as opened:
+        await opened.prepare()
+        yield opened
+
+
+def upsert(document_id: str, version: int, *, cents: int | None = None) -> Upsert:
+    """A document whose cents are its version unless told otherwise."""
+    return Upsert(document_id, version, {"order_id": document_id, "cents": version if cents is None else cents})
+
+
+async def apply(sink: Sink, writes: Sequence[Write]) -> Applied:
+    return await sink.apply([sink.encode(write) for write in writes])
+
+
+async def test_what_was_applied_is_read(store: Store, sink: Sink) -> None:
+    """The least a sink must do."""
+    applied = await apply(sink, [upsert("a", 1), upsert("b", 2)])
+
+    assert applied == Applied()
+    assert [await store.read("a"), await store.read("b"), await store.read("c")] == [1, 2, None]
+
+
+@pytest.mark.parametrize("versions", list(itertools.permutations([1, 2, 3])))
+async def test_newest_version_wins_under_any_order(store: Store, sink: Sink, versions: tuple[int, ...]) -> None:
+    """Case 89, G3: replays, backfills and moved partitions deliver in any order; versions decide, not arrival."""
+    for version in versions:
+        await apply(sink, [upsert("a", version)])
+
+    assert await store.read("a") == 3
+
+
+async def test_newest_version_wins_within_one_batch(store: Store, sink: Sink) -> None:
+    """Case 91: an id may come several times in a batch, in any order."""
+    await apply(sink, [upsert("a", 2), upsert("b", 1), upsert("a", 3), upsert("a", 1)])
+
+    assert [await store.read("a"), await store.read("b")] == [3, 1]
+
+
+async def test_equal_version_applies_again(store: Store, sink: Sink) -> None:
+    """A backfill after a fix of the projection writes the same versions with better documents."""
+    await apply(sink, [upsert("a", 5, cents=1)])
+
+    applied = await apply(sink, [upsert("a", 5, cents=2)])
+
+    assert applied.refused == ()
+    assert await store.read("a") == 2
+
+
+async def test_applying_a_batch_twice_changes_nothing(store: Store, sink: Sink) -> None:
+    """Case 88, G2: after an ambiguous answer the pipeline repeats the whole call."""
+    batch = [sink.encode(write) for write in (upsert("a", 1), upsert("b", 2), Delete("c", 3))]
+    await sink.apply(batch)
+
+    applied = await sink.apply(batch)
+
+    assert not applied.refused
+    assert [await store.read("a"), await store.read("b"), await store.read("c")] == [1, 2, None]
+
+
+async def test_deleted_document_does_not_come_back(store: Store, sink: Sink) -> None:
+    """Case 90, G3: a late older event must not resurrect what was deleted."""
+    await apply(sink, [upsert("a", 5)])
+    await apply(sink, [Delete("a", 6)])
+
+    await apply(sink, [upsert("a", 4)])
+
+    assert await store.read("a") is None
+
+
+async def test_newer_version_brings_a_deleted_document_back(store: Store, sink: Sink) -> None:
+    """A tombstone is a version like any other: what came after it is live."""
+    await apply(sink, [Delete("a", 6)])
+
+    await apply(sink, [upsert("a", 7)])
+
+    assert await store.read("a") == 7
+
+
+async def test_older_delete_removes_nothing(store: Store, sink: Sink) -> None:
+    """Case 90: an unversioned delete would remove the newer document."""
+    await apply(sink, [upsert("a", 5)])
+
+    await apply(sink, [Delete("a", 4)])
+
+    assert await store.read("a") == 5
+
+
+async def test_delete_of_an_unknown_document_is_no_failure(store: Store, sink: Sink) -> None:
+    """Case 91: the document's only upsert may come later, or was compacted away."""
+    applied = await apply(sink, [Delete("absent", 1), upsert("x", 1)])
+
+    assert not applied.refused
+    assert [await store.read("absent"), await store.read("x")] == [None, 1]
+
+
+async def test_create_and_delete_in_one_batch_end_deleted(store: Store, sink: Sink) -> None:
+    """Case 91: the two must not race inside the store."""
+    await apply(sink, [upsert("k", 1), Delete("k", 2)])
+
+    assert await store.read("k") is None
+
+
+async def test_refused_write_costs_only_itself(store: Store, sink: Sink) -> None:
+    """G6: one document that does not fit must not keep its neighbours out, nor make the batch fail for ever."""
+    refused = await store.refusing()
+    writes = [*(upsert(f"d{n}", n) for n in range(20)), refused, *(upsert(f"d{n}", n) for n in range(20, 40))]
+
+    applied = await apply(sink, writes)
+
+    assert [refusal.index for refusal in applied.refused] == [20]
+    assert [await store.read(f"d{n}") for n in (0, 19, 20, 39)] == [0, 19, 20, 39]
+    assert await store.read(refused.id) is None
+
+
+async def test_prepare_twice_and_at_once_is_harmless(store: Store) -> None:
+    """Every replica prepares at its start."""
+    async with store.declaration.open(store.settings) as sink:
+        await asyncio.gather(*(sink.prepare() for _ in range(4)))
+        await apply(sink, [upsert("a", 1)])
+        await sink.prepare()
+
+        await sink.check()
+
+    assert await store.read("a") == 1
+
+
+async def test_check_before_prepare_names_the_remedy(store: Store) -> None:
+    """A worker must not start to write into something that the server makes up."""
+    async with store.declaration.open(store.settings) as sink:
+        with pytest.raises(Misconfigured, match="tidegate migrate"):
+            await sink.check()
+
+
+@pytest.mark.parametrize("version", [0, MAX_VERSION])
+async def test_outermost_versions_are_kept(store: Store, sink: Sink, version: int) -> None:
+    """The bounds are part of the contract: a time in nanoseconds, and an aggregate's first version."""
+    await apply(sink, [upsert("a", version, cents=7)])
+
+    assert await store.read("a") == 7
+
+
+@pytest.mark.parametrize("version", [-1, MAX_VERSION + 1, 1.0, True, "1"])
+async def test_version_out_of_bounds_is_an_invalid_document(store: Store, version: Any) -> None:
+    """One negative version fails a whole Elasticsearch bulk, and wraps around in ClickHouse."""
+    async with store.declaration.open(store.settings) as sink:
+        for write in (Upsert("a", version, {"order_id": "a", "cents": 1}), Delete("a", version)):
+            with pytest.raises(InvalidDocument, match="version"):
+                sink.encode(write)
+
+
+async def test_empty_id_is_an_invalid_document(store: Store) -> None:
+    """Elasticsearch refuses it, and ClickHouse would put all such documents into one row."""
+    async with store.declaration.open(store.settings) as sink:
+        with pytest.raises(InvalidDocument, match="id"):
+            sink.encode(upsert("", 1))
+
+
+async def test_empty_batch_is_no_request(sink: Sink) -> None:
+    """A batch of skipped records has no writes; an empty bulk body is a client error."""
+    assert await sink.apply([]) == Applied()
+
+
+async def test_probe_answers_while_the_store_is_up(sink: Sink) -> None:
+    """The breaker closes by this answer."""
+    assert await sink.probe()
