@@ -22,7 +22,7 @@ from consumers.failure import RetryPolicy
 from consumers.isolation import Isolation
 from consumers.letters import failure_of_record, failure_of_undecoded
 from consumers.positions import advance
-from consumers.projecting import project
+from consumers.projecting import Projected, project
 from dlq.letters import Failure, Origin, record_dead_letters
 from inbox.identity import ClaimRule
 from inbox.store import claim, claim_and_settle
@@ -172,24 +172,34 @@ class ProjectionRoad:
         projected = project(batch, decoded, claims, self._sink)
         applied = await self._sink.apply(projected.encoded)
         projected.refuse(applied.refused)
-        failures = [*projected.failures, *(failure_of_undecoded(batch, undecoded) for undecoded in decoded.failures)]
-        seen = await self._settle(batch, claims, failures)
+        if projected.has_failures or decoded.failures:
+            seen, failures = await self._settle_with_letters(batch, decoded, claims, projected)
+        else:
+            seen, failures = await self._settle(batch, claims), []
         duplicates = len(seen) + claims.repeats
+        done = len(decoded.events) + len(decoded.tombstones) - duplicates
         return Outcome(
-            applied=len(decoded.events) + len(decoded.tombstones) - len(projected.failures) - duplicates,
+            applied=done - (len(failures) - len(decoded.failures)),
             duplicates=duplicates,
             skipped=decoded.unlisted,
             stale=applied.stale,
             failures=failures,
         )
 
-    async def _settle(self, batch: Batch, claims: BatchClaims, failures: Sequence[Failure]) -> frozenset[int]:
-        if failures:
-            async with self._ledger.transaction() as connection:
-                seen = await claim_and_settle(connection, batch.fence, claims.keys, next_offset=batch.next_offset)
-                await self._ledger.keep(connection, failures)
-                return seen
+    async def _settle(self, batch: Batch, claims: BatchClaims) -> frozenset[int]:
         # No transaction around a single statement: one round trip instead of three.
         with translated_errors("settle"):
             async with self._ledger.pool.acquire(timeout=10) as connection:
                 return await claim_and_settle(connection, batch.fence, claims.keys, next_offset=batch.next_offset)
+
+    async def _settle_with_letters(
+        self, batch: Batch, decoded: Decoded, claims: BatchClaims, projected: Projected
+    ) -> tuple[frozenset[int], list[Failure]]:
+        async with self._ledger.transaction() as connection:
+            seen = await claim_and_settle(connection, batch.fence, claims.keys, next_offset=batch.next_offset)
+            # A backfill runs newer code over events that were claimed long ago: what fails now is news.
+            fresh = claims.firsts if self._ledger.origin.backfill else claims.fresh(seen)
+            failures = projected.letters(fresh)
+            failures += (failure_of_undecoded(batch, undecoded) for undecoded in decoded.failures)
+            await self._ledger.keep(connection, failures)
+            return seen, failures

@@ -24,7 +24,12 @@ class Projected:
         self._batch, self._claims = batch, claims
         self.encoded: list[Any] = []
         self.owners: list[Arrival | Record] = []
-        self.failures: list[Failure] = []
+        self.failed_events: list[Failure] = []
+        self.failed_tombstones: list[Failure] = []
+
+    @property
+    def has_failures(self) -> bool:
+        return bool(self.failed_events or self.failed_tombstones)
 
     def refuse(self, refused: Sequence[Refusal]) -> None:
         """The store refused these writes for good: their events are dead letters, each once."""
@@ -40,13 +45,18 @@ class Projected:
         """The event or record of a write cannot be projected."""
         reason = error.reason if isinstance(error, Poison) else Reason.PROJECTION_FAILED
         if not isinstance(owner, Arrival):
-            self.failures.append(failure_of_record(self._batch, owner, error, reason=reason))
+            self.failed_tombstones.append(failure_of_record(self._batch, owner, error, reason=reason))
             return
         name = getattr(owner.route.function, "__qualname__", type(owner.route.function).__name__)
         claim = self._claims.by_offset().get(owner.record.offset)
-        self.failures.append(
+        self.failed_events.append(
             failure_of_arrival(self._batch, owner, error, reason=reason, claim=claim, handler=name)
         )
+
+    def letters(self, fresh: Sequence[Arrival]) -> list[Failure]:
+        """The failures to keep: a repeat of an event that failed before is a duplicate, not another dead letter."""
+        offsets = {arrival.record.offset for arrival in fresh}
+        return [f for f in self.failed_events if f.record.offset in offsets] + self.failed_tombstones
 
 
 def project(batch: Batch, decoded: Decoded, claims: BatchClaims, sink: Sink) -> Projected:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeVar
@@ -23,7 +24,7 @@ class Route(Generic[ResultT_co]):
     """Events of `type` up to schema `version` decode to `model` and go to `function`."""
 
     type: str
-    model: type[Any]
+    model: builtins.type[Any]
     function: Callable[[Event[Any]], ResultT_co]
     version: int = 1
     upcast: Mapping[int, Upcast] = field(default_factory=dict)
@@ -31,7 +32,7 @@ class Route(Generic[ResultT_co]):
 
 def on(
     type: str,
-    model: type[ModelT],
+    model: builtins.type[ModelT],
     function: Callable[[Event[ModelT]], ResultT_co],
     *,
     version: int = 1,

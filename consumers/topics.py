@@ -12,7 +12,6 @@ import msgspec
 from projections.writes import Delete
 from tidegate_kernel.event import Record
 
-
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -43,12 +42,12 @@ class Tombstone(msgspec.Struct, frozen=True):
 class Envelope(msgspec.Struct, gc=False):
     """What stands around the payload. Text fields are "" and `id` None where the record has none.
 
-    `payload` is the data's own bytes; None means a record without a value.
+    `payload` is the data's own bytes.
     """
 
     id: str | None
     type: str
-    payload: bytes | msgspec.Raw | None
+    payload: bytes | msgspec.Raw
     version: int = 1
     source: str = ""
     tenant: str = ""
@@ -59,7 +58,7 @@ class Envelope(msgspec.Struct, gc=False):
 
 
 Opener = Callable[[Record], Envelope]
-"""Opens one record's envelope.
+"""Opens one record's envelope; not called for a record without a value.
 
 Raises Undecodable (reasons UNDECODABLE, INVALID_ENVELOPE, INVALID_NUMBER, INVALID_TEXT); the message names the field.
 """
@@ -69,7 +68,7 @@ class EnvelopeReader(Protocol):
     """Knows the envelopes of a topic."""
 
     def opener(self, scope: ScopeFields) -> Opener:
-        """Returns the function that opens this topic's records; called once per topic and job, so names are resolved here."""
+        """Returns the function that opens this topic's records; names are resolved here, once per topic and job."""
 
 
 class Format(Protocol):
@@ -83,7 +82,7 @@ class Format(Protocol):
         """
 
     def converter(self, model: type[Any]) -> Callable[[dict[str, Any]], Any]:
-        """Returns a function plain object → instance of `model`, for events lifted by upcasts. It raises InvalidEvent."""
+        """Returns a function plain object → instance of `model`, for lifted events. It raises InvalidEvent."""
 
     def encode(self, model: Any) -> bytes:
         """Returns `model` as payload bytes."""

@@ -92,7 +92,7 @@ class _MetadataRequestV12(RequestStruct):  # type: ignore[misc]  # the client sh
     )
 
 
-class _MetadataRequest(Request):  # type: ignore[misc]  # the client ships no types
+class _MetadataRequest(Request[_MetadataRequestV12]):  # type: ignore[misc]  # the client ships no types
     API_KEY = 3
 
     def __init__(self, topics: Sequence[str]) -> None:

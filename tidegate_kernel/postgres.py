@@ -111,7 +111,9 @@ async def is_writable(dsn: str) -> bool:
     except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
         return False
     try:
-        return not await connection.fetchval("SELECT pg_is_in_recovery() OR current_setting('transaction_read_only')::bool")
+        return not await connection.fetchval(
+            "SELECT pg_is_in_recovery() OR current_setting('transaction_read_only')::bool"
+        )
     except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
         return False
     finally:

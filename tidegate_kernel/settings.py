@@ -79,7 +79,7 @@ def read_settings(**overrides: Any) -> Settings:
 
     Raises Misconfigured with every wrong variable named, never with its value.
     """
-    secrets = {"_secrets_dir": "/run/secrets"} if os.path.isdir("/run/secrets") else {}
+    secrets: dict[str, Any] = {"_secrets_dir": "/run/secrets"} if os.path.isdir("/run/secrets") else {}
     try:
         kafka = KafkaSettings(**secrets)
     except ValidationError as error:

@@ -21,6 +21,27 @@ Assigned = Callable[[frozenset[TopicPartition]], None]
 class SourceFailure(Transient):
     """Fetching failed. Whatever the client had buffered may be gone: seek every partition before the next fetch."""
 
+    is_about_a_record = False
+
+
+class UnreadableRecord(SourceFailure):
+    """The client cannot hand over one record: a header name that is no UTF-8, or a size above the fetch limit.
+
+    `offset` is None where the client does not say which.
+    """
+
+    is_about_a_record = True
+
+    def __init__(self, message: str, *, offset: int | None = None) -> None:
+        super().__init__(message)
+        self.offset = offset
+
+
+class CorruptBatch(SourceFailure):
+    """A batch fails its checksum or cannot be decompressed. Reading on would lose it, so it blocks its partition."""
+
+    is_about_a_record = True
+
 
 class NotAssigned(Transient):
     """The partition is not (or no longer) assigned to this member."""

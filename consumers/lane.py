@@ -1,0 +1,212 @@
+"""A lane takes batches of its share of the owned partitions to their end, one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from typing import Protocol
+
+import structlog
+
+from consumers.batch import Batch, Outcome
+from consumers.failure import RetryPolicy
+from consumers.fetching import Fetching, Found, Unreadable
+from consumers.meter import Meter
+from consumers.ownership import Holding, Holdings
+from consumers.pipeline import Pipeline
+from consumers.steward import Standing, Steward
+from consumers.unread import UnreadRecord
+from tidegate_kernel import logs
+from tidegate_kernel.clock import Clock
+from tidegate_kernel.errors import StaleOwner, Transient
+from tidegate_kernel.event import Record, TopicPartition
+from tidegate_kernel.source import NotAssigned, RecordSource, SourceFailure
+
+_log = structlog.get_logger(__name__)
+
+# Bounds how late a lane notices a partition that it was given, or a retry that fell due, while it waits for records.
+_FETCH_WAIT_SECONDS = 0.2
+_NOTHING_OWNED_SECONDS = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class LaneSettings:
+    """What differs between jobs and places. `drain_timeout` bounds a revoke and a stop."""
+
+    lanes: int = 2
+    batch_size: int = 500
+    drain_timeout: timedelta = timedelta(seconds=20)
+    retry: RetryPolicy = RetryPolicy()
+
+
+class LaneHost(Protocol):
+    """The loop or backfill that runs the lane."""
+
+    @property
+    def settings(self) -> LaneSettings: ...
+    @property
+    def clock(self) -> Clock: ...
+    @property
+    def meter(self) -> Meter: ...
+    def is_stopping(self) -> bool: ...
+
+    def note_lost(self, partition: TopicPartition, *, is_assigned: bool) -> None:
+        """The lane dropped `partition` because its row has another owner."""
+
+
+class Lane:
+    """One of the lanes of a job in this process."""
+
+    def __init__(
+        self,
+        number: int,
+        source: RecordSource,
+        pipeline: Pipeline,
+        steward: Steward,
+        *,
+        holdings: Holdings,
+        loop: LaneHost,
+    ) -> None:
+        self.number = number
+        self._source, self._pipeline, self._steward = source, pipeline, steward
+        self._holdings, self._loop = holdings, loop
+        self._fetching = Fetching(source, holdings, max_records=loop.settings.batch_size)
+        self._failed_fetches = 0
+
+    async def run(self) -> None:
+        """Returns when the loop is stopping and the batch in hand has come to its end."""
+        while not self._loop.is_stopping():
+            await self._retry_due()
+            for partition, found in (await self._fetch()).items():
+                if self._loop.is_stopping():
+                    return
+                await self._take_in(partition, found)
+
+    async def _fetch(self) -> Mapping[TopicPartition, Found]:
+        ready = [held for held in self._holdings.of_lane(self.number) if held.is_ready]
+        if not ready:
+            await self._loop.clock.sleep(_NOTHING_OWNED_SECONDS)
+            return {}
+        try:
+            fetched = await self._fetching.fetch([held.partition for held in ready], timeout=_FETCH_WAIT_SECONDS)
+        except SourceFailure as error:
+            self._failed_fetches += 1
+            _log.warning(logs.FETCH_FAILED, error=str(error), failures=self._failed_fetches)
+            await self._loop.clock.sleep(self._loop.settings.retry.delay(self._failed_fetches, error))
+            return {}
+        self._failed_fetches = 0
+        self._note_caught_up(ready, fetched)
+        return fetched
+
+    def _note_caught_up(self, ready: Sequence[Holding], fetched: Mapping[TopicPartition, Found]) -> None:
+        now = self._loop.clock.now()
+        for held in ready:
+            if held.partition not in fetched and held.is_drained(self._source):
+                held.caught_up_at = now
+
+    async def _take_in(self, partition: TopicPartition, found: Found) -> None:
+        held = self._holdings.get(partition)
+        if held is None:
+            return  # revoked while we fetched: its records belong to another
+        match found:
+            case Unreadable(offset=offset, error=error):
+                batch = self._batch(held, [UnreadRecord(*partition, offset)])
+                await self._work(held, batch, partial(self._pipeline.bury, batch, batch.records[0], error))
+            case SourceFailure():
+                self._block(held, str(found))
+            case _:
+                records = held.unhandled(found)
+                if records:
+                    batch = self._batch(held, records)
+                    await self._work(held, batch, partial(self._pipeline.handle, batch))
+
+    def _batch(self, held: Holding, records: Sequence[Record]) -> Batch:
+        fence = self._steward.fence(held.partition, held.position)
+        return Batch(fence, held.position.topic_id, records, records[-1].offset + 1)
+
+    def _block(self, held: Holding, why: str) -> None:
+        held.blocked = why
+        self._source.pause([held.partition])
+        _log.error(logs.PARTITION_BLOCKED, topic=held.partition.topic, partition=held.partition.partition, why=why)
+
+    async def _retry_due(self) -> None:
+        now = self._loop.clock.monotonic()
+        for held in self._holdings.of_lane(self.number):
+            batch = held.waiting
+            if batch is not None and held.due <= now and not self._loop.is_stopping():
+                await self._work(held, batch, partial(self._pipeline.handle, batch))
+
+    async def _work(self, held: Holding, batch: Batch, handle: Callable[[], Awaitable[Outcome]]) -> None:
+        started = self._loop.clock.monotonic()
+        held.begin(batch)
+        try:
+            self._settled(held, batch, await handle(), started=started)
+        except StaleOwner:
+            await self._recover(held, batch)
+        except Transient as error:
+            self._hold_back(held, batch, error)
+        finally:
+            held.idle.set()
+
+    def _settled(self, held: Holding, batch: Batch, outcome: Outcome, *, started: float) -> None:
+        held.settle(batch)
+        self._unpause(held)
+        self._loop.meter.settled(batch, outcome, seconds=self._loop.clock.monotonic() - started)
+
+    def _unpause(self, held: Holding) -> None:
+        if held.waiting is not None:
+            held.waiting = None
+            self._source.resume([held.partition])
+
+    def _hold_back(self, held: Holding, batch: Batch, error: Transient) -> None:
+        """The batch waits outside any transaction; its partition is paused, the lane goes on with others."""
+        batch.attempts.tries += 1
+        delay = self._loop.settings.retry.delay(batch.attempts.tries, error)
+        held.waiting, held.due = batch, self._loop.clock.monotonic() + delay
+        self._source.pause([held.partition])
+        self._loop.meter.held_back()
+        _log.warning(
+            logs.BATCH_HELD_BACK,
+            topic=held.partition.topic,
+            partition=held.partition.partition,
+            offset=batch.fence.next_offset,
+            tries=batch.attempts.tries,
+            wait_seconds=round(delay, 3),
+            error=str(error),
+        )
+
+    async def _recover(self, held: Holding, batch: Batch) -> None:
+        """The fence did not hold, or an answer was lost on the way: the row tells what happened."""
+        try:
+            standing, position = await self._steward.standing(held.partition, held.position, batch)
+        except Transient as error:
+            self._hold_back(held, batch, error)
+            return
+        if standing is Standing.COMMITTED:
+            self._settled(held, batch, Outcome(), started=self._loop.clock.monotonic())
+        elif standing is Standing.MOVED and position is not None:
+            held.position = position
+            self._unpause(held)
+            self._seek(held.partition, position.next_offset)
+        else:
+            await self._give_up(held)
+
+    def _seek(self, partition: TopicPartition, offset: int) -> None:
+        if partition in self._source.assignment():
+            self._source.seek(partition, offset)
+
+    async def _give_up(self, held: Holding) -> None:
+        """Drops the work: the row has another owner."""
+        _log.warning(logs.PARTITION_LOST, topic=held.partition.topic, partition=held.partition.partition)
+        self._source.pause([held.partition])
+        if self._holdings.is_current(held):
+            self._holdings.drop([held.partition])
+        is_assigned = True
+        try:
+            # A zombie's client believes that it is still assigned; only a commit that succeeds proves it.
+            await self._source.commit({held.partition: held.position.next_offset})
+        except (Transient, NotAssigned):
+            is_assigned = False
+        self._loop.note_lost(held.partition, is_assigned=is_assigned)

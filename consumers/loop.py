@@ -1,0 +1,188 @@
+"""A job's life on Kafka: join the group, own partitions, take batches to their end, leave.
+
+Lanes work side by side, each on its own share of the owned partitions. The group's listener only notes what changed
+(the client swallows what it raises); ownership is taken by the steward, who writes the position's new epoch before the
+first fetch of a partition.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+
+import structlog
+
+from consumers.lane import Lane, LaneSettings
+from consumers.meter import Meter
+from consumers.ownership import Holdings
+from consumers.pipeline import Pipeline
+from consumers.steward import Steward
+from tidegate_kernel import logs
+from tidegate_kernel.clock import Clock
+from tidegate_kernel.errors import Transient
+from tidegate_kernel.event import TopicPartition
+from tidegate_kernel.source import Assigned, NotAssigned, RecordSource, Revoked
+
+Join = Callable[[Assigned, Revoked], AbstractAsyncContextManager[RecordSource]]
+"""Joins the job's group on its topics; the two listeners are called by the client."""
+
+_log = structlog.get_logger(__name__)
+
+# The group's offsets are only a hint to tools and to a cold start; a commit a second costs nothing.
+_COMMIT_EVERY_SECONDS = 1.0
+_TAKEOVER_AGAIN_SECONDS = 1.0
+
+
+class ConsumerLoop:
+    """Runs one job's live consumer until it is asked to stop. Use once."""
+
+    def __init__(
+        self, join: Join, pipeline: Pipeline, steward: Steward, *, settings: LaneSettings, clock: Clock, meter: Meter
+    ) -> None:
+        self._join, self._pipeline, self._steward = join, pipeline, steward
+        self._settings, self._clock, self._meter = settings, clock, meter
+        self._assigned: frozenset[TopicPartition] = frozenset()
+        self._committed: dict[TopicPartition, int] = {}
+        self._changed = asyncio.Event()
+        self._stopping = asyncio.Event()
+        self.holdings = Holdings(settings.lanes)
+        self.source: RecordSource | None = None
+
+    def stop(self) -> None:
+        """Asks the loop to finish what is in hand and end. Idempotent."""
+        self._stopping.set()
+
+    async def run(self) -> None:
+        """Returns after `stop`, with finished work settled and the group left. Raises what ended the loop early."""
+        async with self._join(self._note_assigned, self._drain) as source:
+            self.source = source
+            self._note_assigned(source.assignment())
+            self._meter.watch(lambda: self.holdings.lags(source, self._clock.now()))
+            try:
+                await self._run_joined(source)
+            finally:
+                self._meter.unwatch()
+                self.source = None
+
+    async def _run_joined(self, source: RecordSource) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            upkeep = [
+                tasks.create_task(self._keep_ownership(source), name="ownership"),
+                tasks.create_task(self._keep_committing(source), name="commits"),
+            ]
+            lanes = [tasks.create_task(lane.run(), name=f"lane-{lane.number}") for lane in self._lanes(source)]
+            await self._stopping.wait()
+            await self._finish(lanes)
+            for task in upkeep:
+                task.cancel()
+        await self._commit(source, self.holdings.settled())
+
+    def _lanes(self, source: RecordSource) -> list[Lane]:
+        return [
+            Lane(number, source, self._pipeline, self._steward, holdings=self.holdings, loop=self)
+            for number in range(self._settings.lanes)
+        ]
+
+    # What lanes need to know of the loop that runs them.
+
+    @property
+    def settings(self) -> LaneSettings:
+        return self._settings
+
+    @property
+    def clock(self) -> Clock:
+        return self._clock
+
+    @property
+    def meter(self) -> Meter:
+        return self._meter
+
+    def is_stopping(self) -> bool:
+        return self._stopping.is_set()
+
+    def note_lost(self, partition: TopicPartition, *, is_assigned: bool) -> None:
+        """A lane found another owner. Where the group still says it is ours, it is taken over again, with a pause."""
+        if not is_assigned:
+            self._assigned -= {partition}
+        self._changed.set()
+
+    # Ownership.
+
+    def _note_assigned(self, partitions: frozenset[TopicPartition]) -> None:
+        self._assigned = partitions
+        if self.source is not None:
+            # Nothing may be fetched before the position's row is ours and says where to begin.
+            self.source.pause(partitions)
+        self._changed.set()
+
+    async def _drain(self, revoked: frozenset[TopicPartition]) -> None:
+        """Work in flight on `revoked` is settled or given up within the drain time-out, and its offsets are told."""
+        self._assigned -= revoked
+        dropped = self.holdings.drop(revoked)
+        try:
+            async with asyncio.timeout(self._settings.drain_timeout.total_seconds()):
+                for held in dropped:
+                    await held.idle.wait()
+        except TimeoutError:
+            _log.warning(logs.DRAIN_TIMED_OUT, partitions=[f"{p.topic}:{p.partition}" for p in sorted(revoked)])
+        if self.source is not None and dropped:
+            await self._commit(self.source, {held.partition: held.position.next_offset for held in dropped})
+        for partition in revoked:
+            self._committed.pop(partition, None)
+
+    async def _keep_ownership(self, source: RecordSource) -> None:
+        while True:
+            self._changed.clear()
+            for partition in sorted(self._assigned - self.holdings.owned):
+                await self._take(source, partition)
+            all_taken = self._assigned <= self.holdings.owned
+            await self._wait_for_change(None if all_taken else _TAKEOVER_AGAIN_SECONDS)
+
+    async def _take(self, source: RecordSource, partition: TopicPartition) -> None:
+        topic, number = partition
+        try:
+            position = await self._steward.take(source, partition)
+            obstacle = await self._steward.obstacle(source, partition, position)
+            if partition not in self._assigned:
+                return  # revoked meanwhile: whoever owns it now raises the epoch after us
+            source.seek(partition, position.next_offset)
+        except Transient as error:
+            _log.warning(logs.TAKEOVER_FAILED, topic=topic, partition=number, error=str(error))
+            return
+        self.holdings.add(partition, position).blocked = obstacle
+        if obstacle is not None:
+            _log.error(logs.PARTITION_BLOCKED, topic=topic, partition=number, why=obstacle)
+            return
+        source.resume([partition])
+        _log.info(logs.PARTITION_OWNED, topic=topic, partition=number, offset=position.next_offset)
+
+    async def _wait_for_change(self, seconds: float | None) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._changed.wait()
+        except TimeoutError:
+            return
+
+    # Commits and the end.
+
+    async def _keep_committing(self, source: RecordSource) -> None:
+        while True:
+            await self._clock.sleep(_COMMIT_EVERY_SECONDS)
+            await self._commit(source, self.holdings.settled())
+
+    async def _commit(self, source: RecordSource, settled: Mapping[TopicPartition, int]) -> None:
+        """Tells the group where it would resume. Only a hint: a failure is noted, the next round repeats it."""
+        news = {p: offset for p, offset in settled.items() if self._committed.get(p) != offset}
+        try:
+            await source.commit(news)
+            self._committed.update(news)
+        except (Transient, NotAssigned) as error:
+            offsets = {f"{p.topic}:{p.partition}": offset for p, offset in news.items()}
+            _log.warning(logs.COMMIT_FAILED, offsets=offsets, error=str(error))
+
+    async def _finish(self, lanes: Sequence[asyncio.Task[None]]) -> None:
+        """Batches in hand are settled within the drain time-out, or cut off and left for redelivery."""
+        _, unfinished = await asyncio.wait(lanes, timeout=self._settings.drain_timeout.total_seconds())
+        for lane in unfinished:
+            lane.cancel()

@@ -1,0 +1,100 @@
+"""Counts and logs what became of each batch: everything once a batch, nothing once an event."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import structlog
+
+from consumers.batch import Batch, Outcome
+from dlq.letters import Failure
+from projections.freshness import PartitionLag
+from tidegate_kernel import logs
+from tidegate_kernel.clock import Clock
+from tidegate_kernel.event import JobCode
+from tidegate_kernel.metrics import LagSample, Metrics
+
+_log = structlog.get_logger(__name__)
+
+
+class Meter:
+    """The metrics and log lines of one job."""
+
+    def __init__(self, job: JobCode, metrics: Metrics, clock: Clock) -> None:
+        self._job, self._metrics, self._clock = job, metrics, clock
+        self._applied = metrics.applied.labels(job)
+        self._duplicates = metrics.duplicates.labels(job)
+        self._skipped = metrics.skipped.labels(job)
+        self._stale = metrics.stale.labels(job)
+        self._held_back = metrics.held_back.labels(job)
+        self._clock_skew = metrics.clock_skew.labels(job)
+        self._seconds = metrics.batch_seconds.labels(job)
+
+    def settled(self, batch: Batch, outcome: Outcome, *, seconds: float) -> None:
+        """A batch is final."""
+        self._metrics.records.labels(self._job, batch.fence.topic).inc(len(batch.records))
+        self._applied.inc(outcome.applied)
+        self._duplicates.inc(outcome.duplicates)
+        self._skipped.inc(outcome.skipped)
+        self._stale.inc(outcome.stale)
+        self._seconds.observe(seconds)
+        self._observe_lag(batch)
+        self._log(batch, outcome, seconds)
+        for failure in outcome.failures:
+            self._tell(failure)
+
+    def held_back(self) -> None:
+        """A batch was rolled back and waits for another try."""
+        self._held_back.inc()
+
+    def watch(self, lags: Callable[[], Iterable[PartitionLag]]) -> None:
+        """`lags` answers for the job's partitions whenever metrics are read."""
+
+        def samples() -> Iterable[LagSample]:
+            for topic, partition, lag in lags():
+                if lag is not None:
+                    yield self._job, topic, partition, lag.records, lag.seconds
+
+        self._metrics.lags.watch(self._job, samples)
+
+    def unwatch(self) -> None:
+        self._metrics.lags.unwatch(self._job)
+
+    def _observe_lag(self, batch: Batch) -> None:
+        now = self._clock.now().timestamp() * 1000
+        # An event dated in the future counts as fresh, and as skew: a histogram never receives a negative.
+        lags = sorted([(now - record.timestamp) / 1000 for record in batch.records if record.timestamp >= 0])
+        if lags and lags[0] < 0:
+            ahead = sum(lag < 0 for lag in lags)
+            self._clock_skew.inc(ahead)
+            lags[:ahead] = [0.0] * ahead
+        self._metrics.event_lag.observe_batch(self._job, lags)
+
+    def _log(self, batch: Batch, outcome: Outcome, seconds: float) -> None:
+        _log.info(
+            logs.BATCH_SETTLED,
+            job=self._job,
+            topic=batch.fence.topic,
+            partition=batch.fence.partition,
+            first=batch.fence.next_offset,
+            next=batch.next_offset,
+            applied=outcome.applied,
+            duplicates=outcome.duplicates,
+            skipped=outcome.skipped,
+            dead=len(outcome.failures),
+            ms=round(seconds * 1000, 1),
+        )
+
+    def _tell(self, failure: Failure) -> None:
+        self._metrics.dead_letters.labels(self._job, failure.reason).inc()
+        _log.warning(
+            logs.DEAD_LETTER,
+            job=self._job,
+            topic=failure.record.topic,
+            partition=failure.record.partition,
+            offset=failure.record.offset,
+            reason=failure.reason,
+            error_class=type(failure.error).__name__,
+            correlation_id=failure.correlation_id,
+            tenant=failure.scope.tenant,
+        )

@@ -1,0 +1,129 @@
+"""Which partitions this process owns, and where each one stands. Plain state: no I/O, one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from consumers.batch import Batch
+from consumers.positions import Position
+from projections.freshness import Lag, PartitionLag, lag
+from tidegate_kernel.event import Record, TopicPartition
+from tidegate_kernel.source import RecordSource
+
+
+@dataclass(slots=True)
+class Holding:
+    """An owned partition. `position` moves with each settle; `waiting` is a batch to be tried again at `due`.
+
+    `idle` is set while no batch of it is being worked on. Timestamps of records are milliseconds.
+    """
+
+    partition: TopicPartition
+    position: Position
+    lane: int
+    waiting: Batch | None = None
+    due: float = 0.0
+    oldest_in_hand: int | None = None
+    newest_settled: int | None = None
+    caught_up_at: datetime | None = None
+    blocked: str | None = None
+    idle: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self.idle.set()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether records of it may be fetched now."""
+        return self.waiting is None and self.blocked is None
+
+    @property
+    def resume_offset(self) -> int:
+        """The offset after what waits for another try: where a fetch has to go on."""
+        return self.position.next_offset if self.waiting is None else self.waiting.next_offset
+
+    def unhandled(self, records: Sequence[Record]) -> Sequence[Record]:
+        """Without what lies below the position (pure redelivery never reaches Postgres) or beyond the end, if any."""
+        first, end = self.position.next_offset, self.position.end_offset
+        if records[0].offset >= first and (end is None or records[-1].offset < end):
+            return records
+        return [r for r in records if r.offset >= first and (end is None or r.offset < end)]
+
+    def is_drained(self, source: RecordSource) -> bool:
+        """Whether nothing is left to fetch, also where control records or compaction hide the last offsets."""
+        drained, end = source.drained_to(self.partition), source.known_end(self.partition)
+        return drained is not None and end is not None and drained >= end
+
+    def begin(self, batch: Batch) -> None:
+        """A batch of it is in hand."""
+        self.idle.clear()
+        self.oldest_in_hand = max(0, batch.records[0].timestamp)
+
+    def settle(self, batch: Batch) -> None:
+        """The batch is final."""
+        self.position = replace(self.position, next_offset=batch.next_offset)
+        self.newest_settled = max(0, batch.records[-1].timestamp)
+        self.oldest_in_hand = None
+
+
+class Holdings:
+    """All partitions of one job that this process owns now."""
+
+    def __init__(self, lanes: int) -> None:
+        self._lanes = lanes
+        self._held: dict[TopicPartition, Holding] = {}
+
+    @property
+    def owned(self) -> AbstractSet[TopicPartition]:
+        return self._held.keys()
+
+    def get(self, partition: TopicPartition) -> Holding | None:
+        return self._held.get(partition)
+
+    def all(self) -> list[Holding]:
+        return list(self._held.values())
+
+    def add(self, partition: TopicPartition, position: Position) -> Holding:
+        """The partition is ours from now on, in the lane that has the fewest."""
+        loads = [sum(held.lane == lane for held in self._held.values()) for lane in range(self._lanes)]
+        holding = Holding(partition, position, loads.index(min(loads)))
+        self._held[partition] = holding
+        return holding
+
+    def drop(self, partitions: Iterable[TopicPartition]) -> list[Holding]:
+        """They are not ours any more; returns what was held, so that work in flight can be waited for."""
+        return [held for p in partitions if (held := self._held.pop(p, None)) is not None]
+
+    def is_current(self, holding: Holding) -> bool:
+        """Whether `holding` is still ours, and not an earlier ownership of the same partition."""
+        return self._held.get(holding.partition) is holding
+
+    def of_lane(self, lane: int) -> list[Holding]:
+        return [held for held in self._held.values() if held.lane == lane]
+
+    def resume_offsets(self) -> Mapping[TopicPartition, int]:
+        return {partition: held.resume_offset for partition, held in self._held.items()}
+
+    def settled(self) -> dict[TopicPartition, int]:
+        """Settled offsets, for the hint to Kafka's group."""
+        return {partition: held.position.next_offset for partition, held in self._held.items()}
+
+    def lags(self, source: RecordSource, now: datetime) -> list[PartitionLag]:
+        """How far each owned partition is behind, as of the newest fetch answers."""
+        return [PartitionLag(*held.partition, self._lag(held, source, now)) for held in self._held.values()]
+
+    def _lag(self, held: Holding, source: RecordSource, now: datetime) -> Lag | None:
+        is_working = held.oldest_in_hand is not None
+        drained = None if is_working else source.drained_to(held.partition)
+        return lag(
+            next_offset=max(held.position.next_offset, drained or 0),
+            end=source.known_end(held.partition),
+            oldest_in_hand=held.oldest_in_hand,
+            newest_settled=held.newest_settled,
+            caught_up_at=held.caught_up_at,
+            now=now,
+        )

@@ -1,0 +1,79 @@
+"""Takes and keeps ownership of partitions for one run of a job, and tells what its row means."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum, auto
+
+from consumers.batch import Batch
+from consumers.positions import Position, Positions
+from tidegate_kernel.errors import Transient
+from tidegate_kernel.event import Fence, TopicPartition
+from tidegate_kernel.source import RecordSource
+
+
+class Standing(Enum):
+    """What the position row says after a settle whose outcome is in doubt."""
+
+    COMMITTED = auto()
+    """Mine and at the batch's end: it had committed."""
+    MOVED = auto()
+    """Mine, elsewhere: resume there."""
+    FOREIGN = auto()
+    """Another epoch: another owner."""
+
+
+class Steward:
+    """Ownership of one run's positions."""
+
+    def __init__(self, positions: Positions) -> None:
+        self._positions = positions
+
+    async def take(self, source: RecordSource, partition: TopicPartition) -> Position:
+        """This process owns `partition`. Its first owner ever begins at the log's start.
+
+        Raises Transient if Postgres or Kafka cannot answer now.
+        """
+        taken = await self._positions.take_over(partition)
+        if taken is None:
+            await self.begin(source, [partition])
+            taken = await self._positions.take_over(partition)
+        if taken is None:
+            raise Transient(f"{partition.topic}:{partition.partition}: its position vanished while it was taken over")
+        return taken
+
+    async def begin(self, source: RecordSource, partitions: Sequence[TopicPartition]) -> None:
+        """Writes the first positions: the log's start, under the topic's id of now."""
+        ranges = await source.ranges(partitions)
+        ids = {topic: await source.topic_id(topic) for topic in {p.topic for p in partitions}}
+        await self._positions.begin({p: Position(0, ranges[p].start, ids[p.topic]) for p in partitions})
+
+    async def obstacle(self, source: RecordSource, partition: TopicPartition, position: Position) -> str | None:
+        """Why the partition must not be read from `position`, or None. Never jumps over what is missing."""
+        held = (await source.ranges([partition]))[partition]
+        topic_id = await source.topic_id(partition.topic)
+        if topic_id != position.topic_id:
+            return (
+                f"re-created: topic {partition.topic!r} has another id than when position {position.next_offset} "
+                "was reached; its offsets mean other records now"
+            )
+        if position.next_offset < held.start:
+            return f"gap: retention removed offsets {position.next_offset} to {held.start - 1} before they were handled"
+        if position.next_offset > held.end:
+            return f"re-created: position {position.next_offset} lies beyond the log's end {held.end}"
+        return None
+
+    async def standing(
+        self, partition: TopicPartition, believed: Position, batch: Batch
+    ) -> tuple[Standing, Position | None]:
+        """Reads the row and says what it means for `batch`. Raises Transient."""
+        row = await self._positions.read(partition)
+        if row is None or row.epoch != believed.epoch:
+            return Standing.FOREIGN, row
+        if row.next_offset == batch.next_offset:
+            return Standing.COMMITTED, row
+        return Standing.MOVED, row
+
+    def fence(self, partition: TopicPartition, position: Position) -> Fence:
+        """What a settle of `partition` at `position` has to name."""
+        return self._positions.fence(partition, position)

@@ -1,0 +1,53 @@
+"""Structured logs: one JSON object a line, the event's name a constant from here, never payload, never secrets."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Literal
+
+import structlog
+
+WORKER_STARTED = "worker.started"
+WORKER_STOPPED = "worker.stopped"
+JOB_RESTARTED = "job.restarted"
+PARTITION_OWNED = "partition.owned"
+PARTITION_LOST = "partition.lost"
+PARTITION_BLOCKED = "partition.blocked"
+TAKEOVER_FAILED = "partition.takeover_failed"
+DRAIN_TIMED_OUT = "partition.drain_timed_out"
+FETCH_FAILED = "fetch.failed"
+BATCH_SETTLED = "batch.settled"
+BATCH_HELD_BACK = "batch.held_back"
+COMMIT_FAILED = "commit.failed"
+DEAD_LETTER = "dead_letter.kept"
+INBOX_DAYS_ATTACHED = "inbox.days_attached"
+UPKEEP_FAILED = "inbox.upkeep_failed"
+BACKFILL_STARTED = "backfill.started"
+BACKFILL_FINISHED = "backfill.finished"
+
+
+def configure_logs(*, style: Literal["json", "console"], level: str) -> None:
+    """Everything the process logs goes to standard error in `style`, also what libraries log."""
+    shared: list[structlog.types.Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.format_exc_info,
+    ]
+    renderer: structlog.types.Processor = (
+        structlog.processors.JSONRenderer() if style == "json" else structlog.dev.ConsoleRenderer()
+    )
+    structlog.configure(
+        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelName(level.upper())),
+        cache_logger_on_first_use=True,
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(structlog.stdlib.ProcessorFormatter(foreign_pre_chain=shared, processor=renderer))
+    root = logging.getLogger()
+    root.handlers = [handler]
+    root.setLevel(level.upper())
+    # The Kafka client reports every rebalance step and retry at warning; our own events say what matters.
+    logging.getLogger("aiokafka").setLevel(logging.ERROR)

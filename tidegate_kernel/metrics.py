@@ -1,0 +1,123 @@
+"""The catalogue: every metric with its unit, labels and meaning. No label ever grows with the data.
+
+`topic` and `partition` are bounded by what is assigned, `job` and `reason` by what is declared.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+# Seconds; from a fresh projection to a day's outage.
+LAG_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 3600.0, 86400.0)
+BATCH_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+
+LagSample = tuple[str, str, int, int, float]
+"""job, topic, partition, records behind, seconds behind."""
+
+
+class Metrics:
+    """All metrics of a process, in a registry of its own."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.records = self._counter("records", "Records settled, whatever became of them.", ["job", "topic"])
+        self.applied = self._counter("events_applied", "Events whose effects were applied.", ["job"])
+        self.duplicates = self._counter("events_duplicate", "Events dropped because their id was claimed.", ["job"])
+        self.skipped = self._counter(
+            "events_skipped", "Events of types no route takes, under unlisted='skip'.", ["job"]
+        )
+        self.stale = self._counter("writes_stale", "Writes older than what the sink holds.", ["job"])
+        self.dead_letters = self._counter("dead_letters", "Records that became dead letters.", ["job", "reason"])
+        self.held_back = self._counter("batches_held_back", "Batches rolled back to be tried again.", ["job"])
+        self.clock_skew = self._counter("clock_skew_events", "Events dated after their settling.", ["job"])
+        self.batch_seconds = Histogram(
+            "tidegate_batch_seconds",
+            "From records in hand to settled.",
+            ["job"],
+            buckets=BATCH_BUCKETS,
+            registry=self.registry,
+        )
+        self.outbox = self._counter("outbox_records", "Outbox records by what became of them.", ["outcome"])
+        self.event_lag = EventLag()
+        self.lags = LagCollector()
+        self.registry.register(self.event_lag)
+        self.registry.register(self.lags)
+
+    def _counter(self, name: str, meaning: str, labels: Sequence[str]) -> Counter:
+        return Counter(f"tidegate_{name}", meaning, labels, registry=self.registry)
+
+
+class EventLag(Collector):
+    """Histogram of seconds from an event's time to its settling, filled a batch at a time."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, list[int]] = {}
+        self._sums: dict[str, float] = {}
+
+    def observe_batch(self, job: str, seconds: Sequence[float]) -> None:
+        """Counts one sorted sequence of non-negative lags: a few bisections instead of an observation an event."""
+        counts = self._counts.setdefault(job, [0] * (len(LAG_BUCKETS) + 1))
+        below = 0
+        for index, bound in enumerate(LAG_BUCKETS):
+            upto = bisect_right(seconds, bound)
+            counts[index] += upto - below
+            below = upto
+        counts[-1] += len(seconds) - below
+        self._sums[job] = self._sums.get(job, 0.0) + sum(seconds)
+
+    def quantile(self, job: str, fraction: float) -> float | None:
+        """The upper bound of the bucket that holds the quantile; None without events."""
+        counts = self._counts.get(job)
+        if not counts or not sum(counts):
+            return None
+        wanted, seen = fraction * sum(counts), 0
+        for bound, count in zip((*LAG_BUCKETS, float("inf")), counts, strict=True):
+            seen += count
+            if seen >= wanted:
+                return bound
+        return None
+
+    def collect(self) -> Iterable[Metric]:
+        family = HistogramMetricFamily(
+            "tidegate_event_lag_seconds", "From an event's own time to its settling.", labels=["job"]
+        )
+        for job, counts in self._counts.items():
+            total, buckets = 0, []
+            for bound, count in zip((*map(str, LAG_BUCKETS), "+Inf"), counts, strict=True):
+                total += count
+                buckets.append((bound, float(total)))
+            family.add_metric([job], buckets, self._sums[job])
+        yield family
+
+
+class LagCollector(Collector):
+    """Lag of every owned partition, computed when scraped: a revoked partition has no series at once."""
+
+    def __init__(self) -> None:
+        self._sources: dict[str, Callable[[], Iterable[LagSample]]] = {}
+
+    def watch(self, job: str, samples: Callable[[], Iterable[LagSample]]) -> None:
+        """`samples` answers for `job` until `unwatch`."""
+        self._sources[job] = samples
+
+    def unwatch(self, job: str) -> None:
+        self._sources.pop(job, None)
+
+    def collect(self) -> Iterable[Metric]:
+        labels = ["job", "topic", "partition"]
+        records = GaugeMetricFamily("tidegate_records_behind", "Records not settled yet.", labels=labels)
+        seconds = GaugeMetricFamily(
+            "tidegate_seconds_behind", "Age of the oldest record not settled yet; 0 when caught up.", labels=labels
+        )
+        for samples in list(self._sources.values()):
+            for job, topic, partition, behind, age in samples():
+                records.add_metric([job, topic, str(partition)], behind)
+                seconds.add_metric([job, topic, str(partition)], age)
+        yield records
+        yield seconds
