@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -68,14 +69,30 @@ def end(record: ProcessRecord, *, grace_seconds: float) -> None:
     process = _process(record)
     if process is None:
         return
-    children = process.children(recursive=True)
+    family = [process, *process.children(recursive=True)]
     with contextlib.suppress(psutil.NoSuchProcess):
         process.send_signal(record.stop_signal)
-    _, alive = psutil.wait_procs([process, *children], timeout=grace_seconds)
-    for straggler in alive:
+    for straggler in _still_alive(family, seconds=grace_seconds):
         with contextlib.suppress(psutil.NoSuchProcess):
             straggler.kill()
-    psutil.wait_procs(alive, timeout=5)
+    _still_alive(family, seconds=5)
+
+
+def _still_alive(processes: list[psutil.Process], *, seconds: float) -> list[psutil.Process]:
+    """Those that live on after that time. A zombie is dead: in a container without an init nobody may ever collect it."""
+    deadline = time.monotonic() + seconds
+    alive = [process for process in processes if _lives(process)]
+    while alive and time.monotonic() < deadline:
+        time.sleep(0.02)
+        alive = [process for process in alive if _lives(process)]
+    return alive
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def free_ports(count: int) -> list[int]:
@@ -105,7 +122,6 @@ def _process(record: ProcessRecord) -> psutil.Process | None:
         # Between its record and its exec the server still carries the launcher's command.
         command = process.cmdline()
         is_server = command == record.command or str(_LAUNCHER) in command
-        alive = process.status() != psutil.STATUS_ZOMBIE
     except psutil.Error:
         return None
-    return process if same_start and is_server and alive else None
+    return process if same_start and is_server and _lives(process) else None
