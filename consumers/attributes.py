@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from consumers.json_text import not_json
+from consumers.topics import Envelope
 from tidegate_kernel.errors import Misconfigured, Reason, Undecodable
 
 ABSENT = b""
@@ -19,6 +20,8 @@ LONGEST_TEXT = 1024
 
 # Nine digits: a schema version, not a timestamp that landed in the wrong field.
 _LONGEST_VERSION = 9
+# Bounds memory where a producer puts something unique into the source; 10,000 short texts are about 1 MB.
+_TEXTS_KNOWN = 10_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _read_time = msgspec.json.Decoder(datetime).decode
 
@@ -92,28 +95,57 @@ def field_version(value: int | str | None, name: str) -> int:
     """The schema version of a JSON field, a whole number or its digits; 1 where it is absent."""
     if value is None:
         return 1
-    digits = str(value) if abs(int(value) if isinstance(value, int) else 0) < 10**_LONGEST_VERSION else ""
+    digits = str(value)
     if not (digits.isascii() and digits.isdigit() and len(digits) <= _LONGEST_VERSION):
         raise invalid(f"{name!r} is not a schema version (a whole number)")
     return int(digits)
 
 
-def trace_header(headers: Mapping[str, bytes | None], *names: str) -> str | None:
-    """The first usable of these headers. It only serves observation: what cannot be read is passed over."""
-    for name in names:
-        value = headers.get(name)
-        if value:
-            text = traceable(value.decode("utf-8", "replace"))
-            if text is not None and "\N{REPLACEMENT CHARACTER}" not in text:
-                return text
-    return None
+class KnownTexts(dict[bytes, str]):
+    """Header bytes to text; decodes what it has not seen. For types, sources, tenants: few texts on many records.
+
+    Raises AttributeError (None) or UnicodeDecodeError for what is no text.
+    """
+
+    def __missing__(self, value: bytes) -> str:
+        text = value.decode()
+        if len(self) >= _TEXTS_KNOWN:
+            self.clear()
+        self[value] = text
+        return text
 
 
-def traceable(text: str | int | None) -> str | None:
-    """`text` where it can be stored and sent on, else None."""
-    if text is None or isinstance(text, int):
-        return None if text is None else str(text)
+TRACE_HEADERS = ("ce_correlationid", "correlation-id", "x-correlation-id", "ce_traceparent", "traceparent")
+
+
+def add_trace(envelope: Envelope, headers: Mapping[str, bytes | None]) -> None:
+    """Fills correlation id and traceparent from headers where `envelope` has none.
+
+    Both only serve observation: what cannot be read is passed over.
+    """
+    get = headers.get
+    if correlation := get("ce_correlationid") or get("correlation-id") or get("x-correlation-id"):
+        envelope.correlation_id = envelope.correlation_id or traceable(correlation)
+    if parent := get("ce_traceparent") or get("traceparent"):
+        envelope.traceparent = envelope.traceparent or traceable(parent)
+
+
+def traceable(value: bytes | str | int | None) -> str | None:
+    """`value` as text where it can be stored and sent on, else None."""
+    if isinstance(value, bytes):
+        try:
+            value = value.decode()
+        except UnicodeDecodeError:
+            return None
+    text = field_text(value)
     return text if text and len(text) <= LONGEST_TEXT and "\0" not in text else None
+
+
+def field_text(value: str | int | None) -> str:
+    """The text of a JSON field; "" where it is absent."""
+    if type(value) is str:
+        return value
+    return "" if value is None else str(value)
 
 
 def field_reader(fields: Mapping[str, tuple[str | None, Any]]) -> msgspec.json.Decoder[Any]:

@@ -137,16 +137,16 @@ class _Taker:
             raise invalid(f"the event id is longer than {LONGEST_TEXT} characters, or it or the source holds a NUL")
         tenant, brand = envelope.tenant, envelope.brand
         return Event(
-            id=identity,
-            type=envelope.type,
-            data=self._decode(envelope.payload) if envelope.version == self._version else self._lift(envelope),
-            record=record,
-            occurred_at=envelope.occurred_at or record_time(record),
-            version=self._version,
-            source=envelope.source,
-            scope=self._scopes[tenant, brand] if tenant or brand else NO_SCOPE,
-            correlation_id=envelope.correlation_id,
-            traceparent=envelope.traceparent,
+            identity,
+            envelope.type,
+            self._decode(envelope.payload) if envelope.version == self._version else self._lift(envelope),
+            record,
+            envelope.occurred_at or record_time(record),
+            self._version,
+            envelope.source,
+            self._scopes[tenant, brand] if tenant or brand else NO_SCOPE,
+            envelope.correlation_id,
+            envelope.traceparent,
         )
 
     def _lift(self, envelope: Envelope) -> Any:

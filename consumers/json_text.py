@@ -5,16 +5,20 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable
+from datetime import datetime
 from decimal import Decimal
 from typing import Any, NoReturn
+from uuid import UUID
 
 import msgspec
+from pydantic import BaseModel
 
 from tidegate_kernel.errors import Reason, Undecodable
 
 _BOM = b"\xef\xbb\xbf"
 # Python's own bound for reading an integer, and that of the fast decoders.
 _LONGEST_INTEGER = 4300
+_WHOLE = frozenset({str, int, bool, bytes, type(None), datetime, UUID})
 
 
 def not_json(payload: bytes | msgspec.Raw) -> Undecodable:
@@ -64,22 +68,26 @@ def _refuse_number(_: str) -> NoReturn:
 
 def is_finite(value: Any) -> bool:
     """True if no float or Decimal inside `value` (models, dataclasses, containers) is NaN or infinite."""
-    if value is None or isinstance(value, str | int | bytes):
-        return True
     if isinstance(value, float):
         return math.isfinite(value)
     if isinstance(value, Decimal):
         return value.is_finite()
-    return all(map(is_finite, _parts(value)))
+    for part in _parts(value):
+        kind = type(part)
+        if kind in _WHOLE:
+            continue
+        if not (math.isfinite(part) if kind is float else is_finite(part)):
+            return False
+    return True
 
 
 def _parts(value: Any) -> Iterable[Any]:
+    if isinstance(value, BaseModel):
+        return value.__dict__.values()
     if isinstance(value, dict):
         return value.values()
-    if isinstance(value, list | tuple | set | frozenset):
+    if isinstance(value, (list, tuple, set, frozenset)):
         return value
-    names = getattr(value, "__struct_fields__", None) or getattr(value, "__dataclass_fields__", None)
-    if names is not None:
-        return (getattr(value, name, None) for name in names)
+    names: Iterable[str] = getattr(value, "__struct_fields__", ()) or getattr(value, "__dataclass_fields__", ())
     # Not the inside of foreign objects (a datetime's zone, an enum's class): only of models.
-    return vars(value).values() if hasattr(value, "__pydantic_fields_set__") else ()
+    return [getattr(value, name, None) for name in names]

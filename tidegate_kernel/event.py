@@ -64,7 +64,7 @@ NO_SCOPE = Scope()
 T = TypeVar("T")
 
 
-class Event(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
+class Event(msgspec.Struct, Generic[T], frozen=True):
     """What a record decodes to.
 
     `version` is the schema version of `data` after upcasting; `occurred_at` (aware, UTC) is the producer's time, or the
