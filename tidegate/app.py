@@ -1,0 +1,142 @@
+"""The application: everything it runs, in one place, checked before anything starts."""
+
+from __future__ import annotations
+
+import re
+import typing
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from consumers.topics import Topic
+from tidegate.jobs.declaration import ConsumerJob, Dependency, Job, ProjectionJob
+from tidegate.jobs.handlers import Handler
+from tidegate_kernel.errors import Misconfigured
+from tidegate_kernel.event import JobCode
+
+# Kafka's own rule for topic names, which service and code become part of.
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class App:
+    """A service's jobs and handlers. Constructing it checks them all; raises Misconfigured naming job and field.
+
+    `lifespan` opens what handlers need and yields it as `ctx.deps`. `migrations` is a folder of the service's own `.sql`
+    files, run in name order by `tidegate migrate`.
+    """
+
+    service: str
+    owner: str
+    jobs: Sequence[Job]
+    handlers: Sequence[Handler] = ()
+    lifespan: Callable[[], AbstractAsyncContextManager[Any]] | None = None
+    dependencies: Sequence[Dependency] = ()
+    migrations: Path | None = None
+    version: str = ""
+
+    def __post_init__(self) -> None:
+        _check_name("App.service", self.service)
+        _check_unique("job code", (job.code for job in self.jobs))
+        _check_unique("handler of command", (handler.command.__name__ for handler in self.handlers))
+        for job in self.jobs:
+            self._check(job)
+
+    def job(self, code: str) -> Job:
+        """Returns the job with that code. Raises Misconfigured listing the codes there are."""
+        for job in self.jobs:
+            if job.code == code:
+                return job
+        known = ", ".join(sorted(job.code for job in self.jobs)) or "none"
+        raise Misconfigured(f"service {self.service!r} has no job {code!r}; its jobs: {known}")
+
+    def group(self, code: JobCode) -> str:
+        """The Kafka consumer group of a job."""
+        return f"{self.service}.{code}"
+
+    def dlq_topic(self, code: JobCode) -> str:
+        """The topic that a job's dead letters are published to."""
+        return f"{self.service}.{code}.dlq"
+
+    @property
+    def topics(self) -> Mapping[str, Topic]:
+        """Every topic that some job reads, by name."""
+        return {topic.name: topic for job in self.jobs for topic in job.topics}
+
+    @property
+    def commands(self) -> Mapping[type[Any], Handler]:
+        """Handlers by the command they take."""
+        return {handler.command: handler for handler in self.handlers}
+
+    def _check(self, job: Job) -> None:
+        _check_name(f"job {job.code!r}: code", job.code)
+        _require(job, "topics", job.topics)
+        _require(job, "events", job.events)
+        _require(job, "runbook", job.runbook)
+        if job.unlisted not in ("skip", "dead_letter"):
+            raise Misconfigured(f"job {job.code!r}: unlisted must be 'skip' or 'dead_letter', not {job.unlisted!r}")
+        _check_unique(f"job {job.code!r}: event type", (route.type for route in job.events))
+        match job:
+            case ConsumerJob():
+                self._check_consumer(job)
+            case ProjectionJob():
+                _check_projection(job)
+
+    def _check_consumer(self, job: ConsumerJob) -> None:
+        if job.handler_timeout >= job.silence_limit:
+            raise Misconfigured(
+                f"job {job.code!r}: handler_timeout ({job.handler_timeout}) must be below silence_limit "
+                f"({job.silence_limit}), at which Postgres ends the transaction"
+            )
+        unknown = sorted(set(job.needs) - {dependency.name for dependency in self.dependencies})
+        if unknown:
+            raise Misconfigured(f"job {job.code!r}: needs {unknown} but App.dependencies does not name them")
+        for route in job.events:
+            for command in _commands_of(route.function):
+                if command not in self.commands:
+                    raise Misconfigured(
+                        f"job {job.code!r}: event {route.type!r} becomes {command.__name__}, which no handler takes; "
+                        f"add handle({command.__name__}, …) to App.handlers"
+                    )
+
+
+def _check_projection(job: ProjectionJob) -> None:
+    if job.freshness_sla.total_seconds() <= 0:
+        raise Misconfigured(f"job {job.code!r}: freshness_sla must be positive")
+    for topic in job.topics:
+        if topic.compacted and topic.tombstone is None:
+            raise Misconfigured(
+                f"job {job.code!r}: topic {topic.name!r} is compacted, so records without a value delete; "
+                "give the topic a tombstone function"
+            )
+
+
+def _commands_of(function: Callable[..., Any]) -> Sequence[type[Any]]:
+    """The classes a mapping function is annotated to return, None aside; empty where the annotation tells none."""
+    try:
+        returned = typing.get_type_hints(function).get("return")
+    except (NameError, TypeError):
+        return ()
+    choices = typing.get_args(returned) or (returned,)
+    return [
+        choice for choice in choices if isinstance(choice, type) and choice is not type(None) and choice is not object
+    ]
+
+
+def _require(job: Job, name: str, value: object) -> None:
+    if not value:
+        raise Misconfigured(f"job {job.code!r}: {name} is missing; every job has to declare it")
+
+
+def _check_name(what: str, name: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise Misconfigured(f"{what} {name!r} may hold lower-case letters, digits, '.', '_' and '-', at most 100")
+
+
+def _check_unique(what: str, names: Iterable[str]) -> None:
+    twice = sorted(name for name, count in Counter(names).items() if count > 1)
+    if twice:
+        raise Misconfigured(f"{what} {twice[0]!r} is declared twice")

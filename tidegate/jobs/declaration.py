@@ -1,0 +1,97 @@
+"""What an application declares: its jobs. Nothing here does I/O, and importing a module registers nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Literal, TypeAlias
+
+from consumers.failure import RetryPolicy
+from consumers.routes import Route, Unlisted
+from consumers.topics import Topic
+from inbox.identity import ClaimRule
+from projections.sink import SinkDeclaration
+from projections.writes import Write
+from tidegate_kernel.event import JobCode
+
+Tier = Literal["critical", "standard", "low"]
+
+Projected: TypeAlias = Write | Sequence[Write] | None
+"""What a projection function returns for an event."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dependency:
+    """Something a handler needs that can be away: `transient` exceptions are its outage, not the event's fault.
+
+    `probe` answers on a fresh connection whether it is there again.
+    """
+
+    name: str
+    probe: Callable[[], Awaitable[bool]]
+    transient: tuple[type[Exception], ...]
+
+    def __init__(
+        self, name: str, *, probe: Callable[[], Awaitable[bool]], transient: Sequence[type[Exception]]
+    ) -> None:
+        object.__setattr__(self, "name", name)
+        object.__setattr__(self, "probe", probe)
+        object.__setattr__(self, "transient", tuple(transient))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _TopicJob:
+    """What every job on Kafka topics declares."""
+
+    code: str
+    topics: Sequence[Topic]
+    unlisted: Unlisted
+    runbook: str
+    owner: str | None = None
+    tier: Tier = "standard"
+    batch_size: int | None = None
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    global_ids: bool = False
+    event_time_is_immutable: bool = False
+    service_version: str = ""
+
+    @property
+    def job_code(self) -> JobCode:
+        return JobCode(self.code)
+
+    @property
+    def claim_rule(self) -> ClaimRule:
+        """How event ids become claims. Stored at the first start; a change is refused."""
+        return ClaimRule(global_ids=self.global_ids, bucket_by_event_time=self.event_time_is_immutable)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConsumerJob(_TopicJob):
+    """Applies events once: each becomes a command whose handler commits together with the event's claim.
+
+    `unlisted` says what happens to types no `on` takes: "skip" (counted) or "dead_letter". `handler_timeout` cuts a
+    handler off; it must stay below `silence_limit`, after which Postgres ends the transaction. `needs` names
+    dependencies of the App. `global_ids`: event ids that are no UUIDs are unique over all sources and scopes.
+    `event_time_is_immutable`: every delivery of an event carries the same time, so that its day can hold its claim.
+    """
+
+    events: Sequence[Route[Any]]
+    handler_timeout: timedelta = timedelta(seconds=30)
+    silence_limit: timedelta = timedelta(seconds=60)
+    needs: Sequence[str] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProjectionJob(_TopicJob):
+    """Keeps a read model: each event becomes writes that carry their version, so that repeats and late ones are harmless.
+
+    `freshness_sla`: how far readers may be behind.
+    """
+
+    events: Sequence[Route[Projected]]
+    sink: SinkDeclaration
+    freshness_sla: timedelta
+
+
+Job: TypeAlias = ConsumerJob | ProjectionJob

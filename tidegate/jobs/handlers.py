@@ -1,0 +1,75 @@
+"""Which handler takes which command."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar, overload
+
+from tidegate.jobs.context import Context
+from tidegate_kernel.errors import Misconfigured
+
+CommandT = TypeVar("CommandT")
+DepsT = TypeVar("DepsT")
+PreparedT = TypeVar("PreparedT")
+
+
+@dataclass(frozen=True, slots=True)
+class Handler:
+    """A handler as it was declared; made by `handle` and `handle_batch`."""
+
+    command: type[Any]
+    function: Callable[..., Awaitable[None]]
+    prepare: Callable[..., Awaitable[Any]] | None = None
+    takes_group: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"{self.function.__module__}.{getattr(self.function, '__qualname__', 'handler')}"
+
+
+@overload
+def handle(command: type[CommandT], function: Callable[[CommandT, Context[DepsT]], Awaitable[None]]) -> Handler: ...
+@overload
+def handle(
+    command: type[CommandT],
+    function: Callable[[CommandT, Context[DepsT], PreparedT], Awaitable[None]],
+    *,
+    prepare: Callable[[CommandT, DepsT], Awaitable[PreparedT]],
+) -> Handler: ...
+def handle(
+    command: type[Any],
+    function: Callable[..., Awaitable[None]],
+    *,
+    prepare: Callable[..., Awaitable[Any]] | None = None,
+) -> Handler:
+    """Declares that `function` handles each `command`, inside the transaction that holds the event's claim.
+
+    `prepare(command, deps)` may be slow and runs before, outside any transaction; its result is the function's third
+    argument. Raises Misconfigured for a plain (not async) function.
+    """
+    _require_async(function)
+    if prepare is not None:
+        _require_async(prepare)
+    return Handler(command, function, prepare)
+
+
+def handle_batch(
+    command: type[CommandT], function: Callable[[Sequence[CommandT], Context[DepsT]], Awaitable[None]]
+) -> Handler:
+    """Declares that `function` handles lists of `command`, all of one tenant and brand, in order per key.
+
+    When a list fails it is called again with parts of it, to find the event at fault.
+    """
+    _require_async(function)
+    return Handler(command, function, takes_group=True)
+
+
+def _require_async(function: Callable[..., Any]) -> None:
+    call = function if inspect.isfunction(function) or inspect.ismethod(function) else type(function).__call__
+    if not inspect.iscoroutinefunction(call):
+        raise Misconfigured(
+            f"handler {getattr(function, '__qualname__', function)!r} is a plain function: make it 'async def' and "
+            "call synchronous libraries with 'await ctx.thread(fn, …)'"
+        )

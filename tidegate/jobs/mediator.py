@@ -1,0 +1,167 @@
+"""From events to the application's handlers. The host decides nothing about the business."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from itertools import groupby
+from typing import Any, NamedTuple
+
+from consumers.decoding import Arrival
+from consumers.dispatch import HandlerFailed, Prepared
+from tidegate.jobs.context import Context, HandlerConnection
+from tidegate.jobs.declaration import Dependency
+from tidegate.jobs.handlers import Handler
+from tidegate_kernel.clock import Clock
+from tidegate_kernel.errors import TidegateError, Transient
+from tidegate_kernel.event import JobCode, Scope
+from tidegate_kernel.postgres import Connection
+from tidegate_kernel.source import Outgoing
+
+
+class HandlerTimedOut(TidegateError):
+    """A handler ran into the job's `handler_timeout` and was cut off."""
+
+
+class NoHandler(TidegateError):
+    """An event became a command that no handler of the App takes."""
+
+
+class _Task(NamedTuple):
+    arrival: Arrival
+    command: Any
+    handler: Handler
+
+
+class Mediator:
+    """`Dispatcher` of one job: finds each command's handler and gives it a Context."""
+
+    def __init__(
+        self,
+        job: JobCode,
+        handlers: Mapping[type[Any], Handler],
+        *,
+        deps: Any,
+        clock: Clock,
+        timeout: timedelta,
+        threads: ThreadPoolExecutor,
+        dependencies: Sequence[Dependency] = (),
+    ) -> None:
+        self._job, self._handlers, self._deps, self._clock = job, handlers, deps, clock
+        self._timeout, self._threads = timeout.total_seconds(), threads
+        self._transient = {kind: dependency.name for dependency in dependencies for kind in dependency.transient}
+        self.takes_groups = any(handler.takes_group for handler in handlers.values())
+        self.prepares = any(handler.prepare for handler in handlers.values())
+
+    async def prepare(self, arrival: Arrival) -> Any:
+        """Returns what the handler's `prepare` gives for this event, None where it has none. Raises HandlerFailed."""
+        with _blaming(lambda: arrival, self._translated):
+            task = self._task(arrival)
+            if task is None or task.handler.prepare is None:
+                return None
+            async with asyncio.timeout(self._timeout):
+                return await task.handler.prepare(task.command, self._deps)
+
+    async def dispatch(
+        self, arrivals: Sequence[Arrival], connection: Connection, prepared: Prepared
+    ) -> Sequence[Outgoing]:
+        """Runs the handlers, in order per key. Raises HandlerFailed for the first that fails or takes too long."""
+        db = HandlerConnection(connection)
+        published: list[Outgoing] = []
+        current = arrivals[0]
+        loop = asyncio.get_running_loop()
+        with _blaming(lambda: current, self._translated):
+            # One timer for all calls, moved on: arming one for each would cost more than a small handler.
+            async with asyncio.timeout(None) as limit:
+                for group in self._groups(arrivals):
+                    current = group[0].arrival
+                    limit.reschedule(loop.time() + self._timeout)
+                    published += await self._call(group, db, prepared)
+        return published
+
+    def handler_name(self, arrival: Arrival) -> str:
+        """The handler's dotted name, or the mapping function's where it makes no command."""
+        try:
+            task = self._task(arrival)
+        except Exception:
+            task = None
+        if task is not None:
+            return task.handler.name
+        return str(getattr(arrival.route.function, "__qualname__", ""))
+
+    def _groups(self, arrivals: Sequence[Arrival]) -> Iterator[Sequence[_Task]]:
+        if not self.takes_groups:
+            for arrival in arrivals:
+                if (task := self._task(arrival)) is not None:
+                    yield (task,)
+            return
+        yield from _groups_by_scope([task for arrival in arrivals if (task := self._task(arrival)) is not None])
+
+    def _task(self, arrival: Arrival) -> _Task | None:
+        command = arrival.route.function(arrival.event)
+        if command is None:
+            return None
+        handler = self._handlers.get(type(command))
+        if handler is None:
+            raise NoHandler(
+                f"no handler takes {type(command).__name__}; add handle({type(command).__name__}, …) to App"
+            )
+        return _Task(arrival, command, handler)
+
+    async def _call(self, group: Sequence[_Task], db: HandlerConnection, prepared: Prepared) -> Sequence[Outgoing]:
+        handler = group[0].handler
+        events = [task.arrival.event for task in group]
+        context: Context[Any] = Context(
+            job=self._job, events=events, db=db, deps=self._deps, clock=self._clock, threads=self._threads
+        )
+        if handler.takes_group:
+            await handler.function([task.command for task in group], context)
+        elif handler.prepare is not None:
+            await handler.function(group[0].command, context, prepared.get(group[0].arrival.record.offset))
+        else:
+            await handler.function(group[0].command, context)
+        return context.published
+
+    def _translated(self, error: Exception) -> Exception:
+        """What a dependency lists as transient is its outage; a cut-off is told by its own name."""
+        for kind, name in self._transient.items():
+            if isinstance(error, kind):
+                away = Transient(f"dependency {name!r}: {type(error).__name__}")
+                away.__cause__ = error
+                return away
+        if isinstance(error, TimeoutError):
+            late = HandlerTimedOut(f"cut off after {self._timeout:g} s (handler_timeout)")
+            late.__cause__ = error
+            return late
+        return error
+
+
+class _blaming:
+    """Raises HandlerFailed, naming the arrival in hand, for whatever the application's code raises inside."""
+
+    def __init__(self, current: Callable[[], Arrival], translate: Callable[[Exception], Exception]) -> None:
+        self._current, self._translate = current, translate
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        # CancelledError is no Exception: it always leaves as it is.
+        if isinstance(error, Exception):
+            raise HandlerFailed(self._current(), self._translate(error)) from error
+
+
+def _groups_by_scope(tasks: Sequence[_Task]) -> Iterator[Sequence[_Task]]:
+    """Tasks of one scope together (a key has one scope), then runs of one handler, so that a key's order stays."""
+    by_scope: dict[Scope, list[_Task]] = {}
+    for task in tasks:
+        by_scope.setdefault(task.arrival.event.scope, []).append(task)
+    for scoped in by_scope.values():
+        for _, run in groupby(scoped, key=lambda task: id(task.handler)):
+            group = list(run)
+            if group[0].handler.takes_group:
+                yield group
+            else:
+                yield from ([task] for task in group)
