@@ -10,6 +10,8 @@ from typing import Any, Protocol
 
 import pytest
 
+from projections.clickhouse import ClickHouse
+from projections.clickhouse_connection import Connection
 from projections.elasticsearch import Elasticsearch, connect
 from projections.memory import MemorySink
 from projections.sink import Applied, Sink, SinkDeclaration
@@ -70,6 +72,34 @@ class ElasticsearchStore:
             await client.indices.delete(index=self.declaration.physical, ignore_unavailable=True)
 
 
+class ClickHouseStore:
+    def __init__(self, table: str, settings: Settings) -> None:
+        self.settings = settings
+        self.declaration = ClickHouse(
+            table=table, columns={"order_id": "String", "cents": "UInt64"}, order_by=("order_id",)
+        )
+        self._connection = Connection(settings)
+        self._physical = self.declaration.versioned_table.physical
+
+    async def read(self, document_id: str) -> int | None:
+        client = await self._connection.client()
+        query = f"SELECT cents FROM {self.declaration.name} WHERE order_id = {{id:String}}"
+        rows = (await client.query(query, parameters={"id": document_id})).result_rows
+        assert len(rows) < 2
+        return rows[0][0] if rows else None
+
+    async def refusing(self) -> Upsert:
+        client = await self._connection.client()
+        await client.command(f"ALTER TABLE {self._physical} ADD CONSTRAINT small CHECK cents < 1000000")
+        return upsert("refused", 1, cents=1_000_000)
+
+    async def drop(self) -> None:
+        client = await self._connection.client()
+        await client.command(f"DROP VIEW IF EXISTS {self.declaration.name}")
+        await client.command(f"DROP TABLE IF EXISTS {self._physical}")
+        await self._connection.close()
+
+
 @asynccontextmanager
 async def memory_store(stack: StackAddresses, name: str) -> AsyncIterator[Store]:
     yield MemoryStore()
@@ -82,6 +112,13 @@ async def elasticsearch_store(stack: StackAddresses, name: str) -> AsyncIterator
     await store.drop()
 
 
+@asynccontextmanager
+async def clickhouse_store(stack: StackAddresses, name: str) -> AsyncIterator[Store]:
+    store = ClickHouseStore(name.replace("-", "_"), Settings(clickhouse_url=stack.clickhouse_url))
+    yield store
+    await store.drop()
+
+
 Opener = Callable[[StackAddresses, str], AbstractAsyncContextManager[Store]]
 
 
@@ -89,6 +126,7 @@ Opener = Callable[[StackAddresses, str], AbstractAsyncContextManager[Store]]
     params=[
         pytest.param(memory_store, id="memory"),
         pytest.param(elasticsearch_store, id="elasticsearch", marks=pytest.mark.servers),
+        pytest.param(clickhouse_store, id="clickhouse", marks=pytest.mark.servers),
     ]
 )
 async def store(

@@ -1,0 +1,317 @@
+"""Values as ClickHouse's columns take them, checked one by one: what does not fit is refused here, never bent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from decimal import Context, Decimal, InvalidOperation
+from typing import Any
+from uuid import UUID
+
+import msgspec
+from clickhouse_connect.datatypes.base import ClickHouseType
+from clickhouse_connect.datatypes.registry import get_from_name
+from clickhouse_connect.driver.exceptions import ClickHouseError
+
+from projections.documents import check_write
+from projections.writes import Delete, Upsert
+from tidegate_kernel.errors import InvalidDocument, Misconfigured
+
+Convert = Callable[[Any], Any]
+"""A value as the column's writer takes it. Raises TypeError, ValueError or ArithmeticError for one that does not."""
+
+_SUPPORTED = (
+    "String, FixedString, Int8 to UInt64, Float32, Float64, Bool, Date, Date32, DateTime, DateTime64, UUID, Decimal, "
+    "Enum8, Enum16, and Nullable, LowCardinality or Array of them"
+)
+_EPOCH_ORDINAL = date(1970, 1, 1).toordinal()
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECONDS = 1_000_000
+# What ClickHouse documents for each type: beyond it, it clamps or wraps without a word.
+_LAST_DATE = date(2149, 6, 6)
+_FIRST_DATE32, _LAST_DATE32 = date(1900, 1, 1), date(2299, 12, 31)
+_FIRST_DATETIME64 = datetime(1900, 1, 1, tzinfo=UTC)
+_LAST_DATETIME64 = datetime(2299, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)
+_MAX_FLOAT = {32: 3.4028234663852886e38, 64: 1.7976931348623157e308}
+_INTEGER_BITS = (8, 16, 32, 64)
+# Wider than ClickHouse's widest decimal: scaling must not round what is then compared.
+_EXACT = Context(prec=200)
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column: how a value is converted, what a tombstone holds in it, and how to say what it takes."""
+
+    name: str
+    type: ClickHouseType
+    convert: Convert
+    blank: Any
+    takes: str
+
+
+def column(name: str, type_name: str) -> Column:
+    """The column for a declared type. Raises Misconfigured for a type that is unknown or not supported."""
+    try:
+        declared = get_from_name(type_name)
+        convert, blank, takes = _of_type(declared)
+    except (ClickHouseError, KeyError, ValueError) as error:
+        raise Misconfigured(f"column {name!r}: type {type_name!r} is not supported; take {_SUPPORTED}") from error
+    return Column(name, declared, convert, blank, takes)
+
+
+class RowEncoder:
+    """Turns writes into rows: the declared columns in their order, then version and deleted."""
+
+    def __init__(self, columns: Mapping[str, str], id_column: str | None) -> None:
+        self.columns = [column(name, type_name) for name, type_name in columns.items()]
+        self._converters = [(each.name, each.convert) for each in self.columns]
+        self._id = next((number for number, each in enumerate(self.columns) if each.name == id_column), None)
+        self._blank = [each.blank for each in self.columns]
+
+    def upsert(self, write: Upsert) -> tuple[Any, ...]:
+        """The row of `write`. Raises InvalidDocument that names the column."""
+        check_write(write)
+        document = write.document if write.document.__class__ is dict else _mapping(write)
+        try:
+            row = [convert(document[name]) for name, convert in self._converters]
+        except (TypeError, ValueError, ArithmeticError, KeyError):
+            # Not chained: the errors of conversions quote the value.
+            raise self._explanation(write, document) from None
+        if len(document) != len(row):
+            unknown = sorted(str(name)[:60] for name in document.keys() - {each.name for each in self.columns})
+            raise InvalidDocument(f"document {_short(write.id)}: no column for field {unknown[0]!r}")
+        if self._id is not None and document[self.columns[self._id].name] != write.id:
+            self._require_same_id(write, row)
+        return (*row, write.version, 0)
+
+    def tombstone(self, write: Delete) -> tuple[Any, ...]:
+        """A row that replaces the document's and is not shown. Raises InvalidDocument where the id is no key."""
+        check_write(write)
+        if self._id is None:
+            raise InvalidDocument(
+                "a Delete needs ClickHouse(id_column=…): the one column of the sorting key that holds the id"
+            )
+        row = list(self._blank)
+        row[self._id] = self._key(write)
+        return (*row, write.version, 1)
+
+    def _require_same_id(self, write: Upsert, row: list[Any]) -> None:
+        """The row's key must be the write's id: a Delete knows nothing else."""
+        assert self._id is not None
+        if row[self._id] != self._key(write):
+            name = self.columns[self._id].name
+            raise InvalidDocument(f"document {_short(write.id)}: column {name!r} is not the id of the Upsert")
+
+    def _key(self, write: Upsert | Delete) -> Any:
+        assert self._id is not None
+        key = self.columns[self._id]
+        try:
+            return key.convert(_number_of(write.id) if key.takes.startswith("an integer") else write.id)
+        except (TypeError, ValueError, ArithmeticError):
+            raise InvalidDocument(f"document {_short(write.id)}: the id does not fit column {key.name!r}") from None
+
+    def _explanation(self, write: Upsert, document: Mapping[str, Any]) -> InvalidDocument:
+        start = f"document {_short(write.id)}: column "
+        for each in self.columns:
+            if each.name not in document:
+                return InvalidDocument(f"{start}{each.name!r} is missing; give None where it is Nullable")
+            value = document[each.name]
+            try:
+                each.convert(value)
+            except (TypeError, ValueError, ArithmeticError):
+                return InvalidDocument(f"{start}{each.name!r} takes {each.takes}, not this {type(value).__name__}")
+        return InvalidDocument(f"{start}values changed while they were read")
+
+
+def _mapping(write: Upsert) -> Mapping[str, Any]:
+    if isinstance(write.document, msgspec.Struct):
+        return msgspec.structs.asdict(write.document)
+    if isinstance(write.document, Mapping):
+        return write.document
+    raise InvalidDocument(f"document {_short(write.id)} is neither a mapping nor a msgspec Struct")
+
+
+def _number_of(document_id: str) -> int:
+    """Raises ValueError unless the id is spelled as that number's digits: another spelling would be a second id."""
+    number = int(document_id)
+    if str(number) != document_id:
+        raise ValueError
+    return number
+
+
+def _short(document_id: str) -> str:
+    return repr(document_id if len(document_id) <= 64 else document_id[:64] + "…")
+
+
+def _of_type(declared: ClickHouseType) -> tuple[Convert, Any, str]:
+    convert, blank, takes = _plain(declared)
+    if declared.nullable:
+        return _nullable(convert), None, f"{takes}, or None"
+    return convert, blank, takes
+
+
+def _plain(declared: Any) -> tuple[Convert, Any, str]:
+    """The type without its wrappers. Raises KeyError for one that is not supported."""
+    base = declared.base_type
+    if base.startswith(("Int", "UInt", "Float")):
+        return _number(base)
+    if base.startswith("Enum"):
+        return _enum(declared._name_map)
+    if base.startswith("Decimal"):
+        return _decimal(declared.prec, declared.scale)
+    match base:
+        case "FixedString":
+            return _fixed_text(declared.byte_size), bytes(declared.byte_size), f"a text of {declared.byte_size} bytes"
+        case "DateTime64":
+            return _ticks(declared.scale), 0, "a date and time with a time zone, 1900 to 2299 (with 9 digits 2262)"
+        case "Array":
+            convert, _, takes = _of_type(declared.element_type)
+            return _array(convert), [], f"a list, each element {takes}"
+        case _:
+            return _SIMPLE[base]
+
+
+def _number(base: str) -> tuple[Convert, Any, str]:
+    bits = int(base.removeprefix("U").removeprefix("Int").removeprefix("Float"))
+    if base.startswith("Float"):
+        return _float(_MAX_FLOAT[bits]), 0.0, f"a finite number that {base} can hold"
+    if bits not in _INTEGER_BITS:
+        raise KeyError(base)
+    low, high = (0, 2**bits - 1) if base.startswith("U") else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+    return _integer(low, high), 0, f"an integer from {low} to {high}"
+
+
+def _integer(low: int, high: int) -> Convert:
+    def convert(value: Any) -> int:
+        if value.__class__ is int and low <= value <= high:
+            return value
+        if isinstance(value, int) and not isinstance(value, bool) and low <= value <= high:
+            return int(value)
+        raise ValueError
+
+    return convert
+
+
+def _float(limit: float) -> Convert:
+    def convert(value: Any) -> float:
+        # Not a number fails every comparison.
+        if value.__class__ is float and -limit <= value <= limit:
+            return value
+        if value.__class__ is int and -limit <= value <= limit and float(value) == value:
+            return float(value)
+        raise ValueError
+
+    return convert
+
+
+def _enum(values: Mapping[str, int]) -> tuple[Convert, Any, str]:
+    return values.__getitem__, min(values.values()), "one of its names"
+
+
+def _decimal(precision: int, scale: int) -> tuple[Convert, Any, str]:
+    bound = Decimal(10) ** precision
+
+    def convert(value: Any) -> Decimal:
+        if value.__class__ is not Decimal:
+            if value.__class__ is not int and value.__class__ is not str:
+                raise TypeError
+            value = Decimal(value)
+        scaled = _EXACT.scaleb(value, scale)
+        if not value.is_finite() or scaled.copy_abs() >= bound or scaled != _EXACT.to_integral_value(scaled):
+            raise InvalidOperation
+        return value  # type: ignore[no-any-return]  # a Decimal by now
+
+    return convert, Decimal(0), f"a decimal of {precision} digits, {scale} of them after the point"
+
+
+def _fixed_text(size: int) -> Convert:
+    def convert(value: Any) -> bytes:
+        spelled = value if isinstance(value, bytes) else str.encode(value)
+        if len(spelled) != size:
+            raise ValueError
+        return spelled
+
+    return convert
+
+
+def _ticks(scale: int) -> Convert:
+    divisor, factor = (10 ** (6 - scale), 1) if scale <= 6 else (1, 10 ** (scale - 6))
+
+    def convert(value: Any) -> int:
+        moment = _aware(value)
+        if not _FIRST_DATETIME64 <= moment <= _LAST_DATETIME64:
+            raise ValueError
+        ticks = _microseconds(moment) // divisor * factor
+        if not -(2**63) <= ticks < 2**63:
+            raise ValueError
+        return ticks
+
+    return convert
+
+
+def _seconds(value: Any) -> int:
+    seconds = _microseconds(_aware(value)) // _MICROSECONDS
+    if not 0 <= seconds < 2**32:
+        raise ValueError
+    return seconds
+
+
+def _aware(value: Any) -> datetime:
+    moment = datetime.fromisoformat(value) if isinstance(value, str) else value
+    if not isinstance(moment, datetime) or moment.utcoffset() is None:
+        raise TypeError
+    return moment
+
+
+def _microseconds(moment: datetime) -> int:
+    since = moment - _EPOCH
+    return (since.days * 86_400 + since.seconds) * _MICROSECONDS + since.microseconds
+
+
+def _days(first: date, last: date) -> Convert:
+    def convert(value: Any) -> int:
+        day = date.fromisoformat(value) if isinstance(value, str) else value
+        # A datetime is a date by inheritance, and which day it is depends on a time zone that nobody named.
+        if day.__class__ is not date or not first <= day <= last:
+            raise ValueError
+        return day.toordinal() - _EPOCH_ORDINAL
+
+    return convert
+
+
+def _text(value: Any) -> bytes:
+    return value if isinstance(value, bytes) else str.encode(value)
+
+
+def _truth(value: Any) -> bool:
+    if value is True or value is False:
+        return bool(value)
+    raise TypeError
+
+
+def _uuid(value: Any) -> UUID:
+    return value if isinstance(value, UUID) else UUID(value)
+
+
+def _nullable(convert: Convert) -> Convert:
+    return lambda value: None if value is None else convert(value)
+
+
+def _array(convert: Convert) -> Convert:
+    def convert_all(value: Any) -> list[Any]:
+        if not isinstance(value, (list, tuple)):
+            raise TypeError
+        return [convert(each) for each in value]
+
+    return convert_all
+
+
+_SIMPLE: dict[str, tuple[Convert, Any, str]] = {
+    "String": (_text, b"", "a text without lone surrogates"),
+    "Bool": (_truth, False, "a truth value"),
+    "Date": (_days(date(1970, 1, 1), _LAST_DATE), 0, "a date without time, 1970-01-01 to 2149-06-06"),
+    "Date32": (_days(_FIRST_DATE32, _LAST_DATE32), 0, "a date without time, 1900-01-01 to 2299-12-31"),
+    "DateTime": (_seconds, 0, "a date and time with a time zone, 1970 to 2106"),
+    "UUID": (_uuid, UUID(int=0), "a UUID"),
+}

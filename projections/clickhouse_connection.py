@@ -1,0 +1,131 @@
+"""The way to ClickHouse: a client with the settings that keep rows safe, and its errors turned into ours."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import aiohttp
+from clickhouse_connect import get_async_client
+from clickhouse_connect.driver.exceptions import ClickHouseError, DataError
+
+from tidegate_kernel.errors import Misconfigured, Transient
+from tidegate_kernel.settings import Settings
+
+if TYPE_CHECKING:
+    from clickhouse_connect.driver.asyncclient import AsyncClient
+
+_CONNECT_TIMEOUT_SECONDS = 5
+_ANSWER_TIMEOUT_SECONDS = 60
+
+# Error codes: https://github.com/ClickHouse/ClickHouse/blob/master/src/Common/ErrorCodes.cpp
+_DENIED = frozenset({164, 192, 193, 194, 497, 516})  # read-only, unknown user, wrong or missing password, no grant
+_NOT_THERE = frozenset({60, 81})  # unknown table, unknown database
+_TOO_MANY_PARTS = 252
+# Cannot parse or convert, type mismatch, out of bounds, incorrect data, too long, null in a column that takes none,
+# violated constraint: the rows, if the table is as declared.
+_ABOUT_ROWS = frozenset({6, 27, 38, 41, 53, 70, 72, 117, 131, 321, 349, 407, 469})
+# No such column, bad argument, unknown function, identifier, type, syntax: a declaration that the server does not take.
+_ABOUT_DECLARATION = frozenset({16, 36, 42, 43, 44, 46, 47, 50, 62})
+
+
+class RowsRefused(Misconfigured):
+    """The server took none of an insert's rows, because of what is in some of them."""
+
+
+class TooManyPartitions(Transient):
+    """An insert's rows lie in more table partitions than the server takes at once."""
+
+
+class Connection:
+    """One client, connected at its first use: the client asks the server for its settings when it is made."""
+
+    def __init__(self, settings: Settings) -> None:
+        parts = urlsplit(settings.clickhouse_url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise Misconfigured("TIDEGATE_CLICKHOUSE_URL is not of the form http://host:8123 or https://host:8443")
+        self._options: dict[str, Any] = {
+            "interface": parts.scheme,
+            "host": parts.hostname,
+            "port": parts.port or (8443 if parts.scheme == "https" else 8123),
+            "username": settings.clickhouse_user,
+            "password": settings.clickhouse_password.get_secret_value(),
+            "database": settings.clickhouse_database,
+            "ca_cert": str(settings.clickhouse_ca_file) if settings.clickhouse_ca_file else None,
+        }
+        self._client: AsyncClient | None = None
+        self._connecting = asyncio.Lock()
+
+    async def client(self) -> AsyncClient:
+        """The client. Raises Transient if the server cannot be reached, Misconfigured if it does not let us in."""
+        if self._client is not None:
+            return self._client
+        async with self._connecting:
+            if self._client is None:
+                self._client = await self._connect()
+        return self._client
+
+    async def close(self) -> None:
+        if self._client is not None:
+            await self._client.close()
+
+    async def _connect(self) -> AsyncClient:
+        with translated_errors("ClickHouse"):
+            client = await get_async_client(
+                **self._options,
+                connect_timeout=_CONNECT_TIMEOUT_SECONDS,
+                send_receive_timeout=_ANSWER_TIMEOUT_SECONDS,
+                query_retries=0,
+                compress=False,
+                # A session allows one statement at a time: several lanes write at once.
+                autogenerate_session_id=False,
+                # An asynchronous insert is acknowledged before it is stored, and mixes our rows with those of others.
+                settings={"async_insert": 0},
+            )
+            try:
+                await _require_synchronous_inserts(client)
+            except BaseException:
+                await client.close()
+                raise
+        return client
+
+
+async def _require_synchronous_inserts(client: AsyncClient) -> None:
+    """Raises Misconfigured where a server's profile overrules the setting (Case 100)."""
+    if (await client.query("SELECT toString(getSetting('async_insert'))")).result_rows[0][0] not in ("0", "false"):
+        raise Misconfigured(
+            "ClickHouse keeps async_insert=1 for our user, and could lose rows that it acknowledged; "
+            "allow the setting async_insert=0 in the user's profile"
+        )
+
+
+@contextmanager
+def translated_errors(table: str) -> Iterator[None]:
+    """Raises ours instead of the client's. Codes and names only: ClickHouse's messages quote the rows."""
+    try:
+        yield
+    except DataError as error:
+        raise RowsRefused(f"table {table!r}: the client cannot write a row ({type(error).__name__})") from error
+    except ClickHouseError as error:
+        raise _translation(table, error) from error
+    except (OSError, aiohttp.ClientError, TimeoutError) as error:
+        raise Transient(f"table {table!r}: {type(error).__name__}") from error
+
+
+def _translation(table: str, error: ClickHouseError) -> Exception:
+    code, name = getattr(error, "code", None), getattr(error, "name", None)
+    found = f"{name or type(error).__name__}" + (f" ({code})" if code else "")
+    if code in _ABOUT_ROWS:
+        return RowsRefused(f"table {table!r}: {found}")
+    if code in _DENIED:
+        return Misconfigured(f"table {table!r}: {found}; check TIDEGATE_CLICKHOUSE_USER, its password and its grants")
+    if code in _ABOUT_DECLARATION:
+        return Misconfigured(f"table {table!r}: {found}; compare the declaration with the table")
+    if code in _NOT_THERE:
+        return Transient(f"table {table!r}: {found}; run 'tidegate migrate'")
+    if code == _TOO_MANY_PARTS and "partitions for single INSERT block" in str(error):
+        return TooManyPartitions(f"table {table!r}: {found}")
+    return Transient(f"table {table!r}: {found}")

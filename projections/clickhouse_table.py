@@ -1,0 +1,114 @@
+"""A ClickHouse table of versioned rows and the view that readers query: made, and compared with what is declared."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from clickhouse_connect.datatypes.registry import get_from_name
+
+from projections.documents import DELETED
+from tidegate_kernel.errors import Misconfigured
+
+if TYPE_CHECKING:
+    from clickhouse_connect.driver.asyncclient import AsyncClient
+
+# Parameters are ClickHouse's own, filled by the server.
+_FIND_TABLE = """
+SELECT engine, engine_full, sorting_key, partition_key, as_select
+FROM system.tables
+WHERE database = currentDatabase() AND name = {name:String}
+"""
+_FIND_COLUMNS = """
+SELECT name, type
+FROM system.columns
+WHERE database = currentDatabase() AND table = {name:String}
+"""
+_SPACE = re.compile(r"[\s`()]+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionedTable:
+    """The newest version per sorting key in `physical`, shown without its tombstones as `view`."""
+
+    view: str
+    physical: str
+    columns: Mapping[str, str]
+    order_by: Sequence[str]
+    version_column: str
+    partition_by: str | None
+
+    @property
+    def all_columns(self) -> dict[str, str]:
+        """The table's columns with ours behind, in the order of an insert."""
+        return {**self.columns, self.version_column: "UInt64", DELETED: "UInt8"}
+
+    async def create(self, client: AsyncClient) -> None:
+        """Table and view exist; what was there stays as it was."""
+        await client.command(self._table_statement())
+        await client.command(self._view_statement())
+
+    async def check(self, client: AsyncClient) -> None:
+        """Raises Misconfigured unless table and view are there as declared."""
+        engine, engine_full, sorting_key, partition_key, _ = await self._find(client, self.physical)
+        if not engine.endswith("ReplacingMergeTree") or f"{self.version_column}, {DELETED})" not in engine_full:
+            raise self._misfit(f"table {self.physical!r} is no ReplacingMergeTree({self.version_column}, {DELETED})")
+        if _plain(sorting_key) != ",".join(self.order_by):
+            raise self._misfit(f"table {self.physical!r} is sorted by {sorting_key!r}")
+        if _plain(partition_key) != _plain(self.partition_by or ""):
+            raise self._misfit(f"table {self.physical!r} is partitioned by {partition_key!r}")
+        await self._check_columns(client, self.physical, self.all_columns)
+        await self._check_view(client)
+
+    async def _check_view(self, client: AsyncClient) -> None:
+        engine, _, _, _, query = await self._find(client, self.view)
+        if engine != "View" or f"{self.physical} FINAL" not in query or DELETED not in query:
+            raise self._misfit(f"{self.view!r} is no view of {self.physical!r} without its tombstones")
+        await self._check_columns(client, self.view, self.columns)
+
+    async def _check_columns(self, client: AsyncClient, name: str, declared: Mapping[str, str]) -> None:
+        rows = (await client.query(_FIND_COLUMNS, parameters={"name": name})).result_rows
+        found: dict[str, str] = {column: type_name for column, type_name in rows}  # noqa: C416  # rows are no typed pairs
+        for column, type_name in declared.items():
+            if column not in found:
+                raise self._misfit(f"{name!r} has no column {column!r}")
+            # ClickHouse spells types in its own way: both go through the same parser.
+            if get_from_name(found[column]).name != get_from_name(type_name).name:
+                raise self._misfit(f"column {column!r} of {name!r} is {found[column]}")
+
+    async def _find(self, client: AsyncClient, name: str) -> tuple[str, str, str, str, str]:
+        rows = (await client.query(_FIND_TABLE, parameters={"name": name})).result_rows
+        if not rows:
+            raise Misconfigured(f"ClickHouse has no {name!r}; run 'tidegate migrate'")
+        engine, engine_full, sorting_key, partition_key, query = rows[0]
+        return engine, engine_full, sorting_key, partition_key, query
+
+    def _misfit(self, found: str) -> Misconfigured:
+        return Misconfigured(
+            f"ClickHouse(table={self.view!r}): {found}, not as declared; alter it by hand, or declare another table"
+        )
+
+    def _table_statement(self) -> str:
+        columns = ", ".join(f"`{name}` {type_name}" for name, type_name in self.all_columns.items())
+        engine = f"ReplacingMergeTree(`{self.version_column}`, {DELETED})"
+        partition = f" PARTITION BY {self.partition_by}" if self.partition_by else ""
+        order = f" ORDER BY ({_listed(self.order_by)})"
+        return f"CREATE TABLE IF NOT EXISTS `{self.physical}` ({columns}) ENGINE = {engine}{partition}{order}"
+
+    def _view_statement(self) -> str:
+        # The setting is ClickHouse's default, but not every server's: without it a row that moved to another partition,
+        # or its tombstone, would show beside it.
+        source = f"`{self.physical}` FINAL WHERE {DELETED} = 0 SETTINGS do_not_merge_across_partitions_select_final = 0"
+        # Names are plain identifiers, checked where they are declared.
+        return f"CREATE VIEW IF NOT EXISTS `{self.view}` AS SELECT {_listed(self.columns)} FROM {source}"  # noqa: S608
+
+
+def _listed(names: Sequence[str] | Mapping[str, str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def _plain(expression: str) -> str:
+    """An expression without what servers of different versions spell differently: quotes, spaces, parentheses."""
+    return _SPACE.sub("", expression)
