@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from typing import Protocol
@@ -38,7 +38,7 @@ class LaneSettings:
     lanes: int = 2
     batch_size: int = 500
     drain_timeout: timedelta = timedelta(seconds=20)
-    retry: RetryPolicy = RetryPolicy()
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
 
 
 class LaneHost(Protocol):
@@ -74,14 +74,17 @@ class Lane:
         self._holdings, self._loop = holdings, loop
         self._fetching = Fetching(source, holdings, max_records=loop.settings.batch_size)
         self._failed_fetches = 0
+        self.last_beat = loop.clock.monotonic()
 
     async def run(self) -> None:
         """Returns when the loop is stopping and the batch in hand has come to its end."""
         while not self._loop.is_stopping():
+            self.last_beat = self._loop.clock.monotonic()
             await self._retry_due()
             for partition, found in (await self._fetch()).items():
                 if self._loop.is_stopping():
                     return
+                self.last_beat = self._loop.clock.monotonic()
                 await self._take_in(partition, found)
 
     async def _fetch(self) -> Mapping[TopicPartition, Found]:

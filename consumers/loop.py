@@ -46,8 +46,15 @@ class ConsumerLoop:
         self._committed: dict[TopicPartition, int] = {}
         self._changed = asyncio.Event()
         self._stopping = asyncio.Event()
+        self._running: list[Lane] = []
+        self._started = clock.monotonic()
         self.holdings = Holdings(settings.lanes)
         self.source: RecordSource | None = None
+
+    @property
+    def last_beat(self) -> float:
+        """Monotonic time at which the slowest lane last came round."""
+        return min((lane.last_beat for lane in self._running), default=self._started)
 
     def stop(self) -> None:
         """Asks the loop to finish what is in hand and end. Idempotent."""
@@ -71,7 +78,8 @@ class ConsumerLoop:
                 tasks.create_task(self._keep_ownership(source), name="ownership"),
                 tasks.create_task(self._keep_committing(source), name="commits"),
             ]
-            lanes = [tasks.create_task(lane.run(), name=f"lane-{lane.number}") for lane in self._lanes(source)]
+            self._running = self._lanes(source)
+            lanes = [tasks.create_task(lane.run(), name=f"lane-{lane.number}") for lane in self._running]
             await self._stopping.wait()
             await self._finish(lanes)
             for task in upkeep:

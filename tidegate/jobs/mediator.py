@@ -53,6 +53,7 @@ class Mediator:
         self._timeout, self._threads = timeout.total_seconds(), threads
         self._transient = {kind: dependency.name for dependency in dependencies for kind in dependency.transient}
         self.takes_groups = any(handler.takes_group for handler in handlers.values())
+        self.last_progress = 0.0
         self.prepares = any(handler.prepare for handler in handlers.values())
 
     async def prepare(self, arrival: Arrival) -> Any:
@@ -77,7 +78,9 @@ class Mediator:
             async with asyncio.timeout(None) as limit:
                 for group in self._groups(arrivals):
                     current = group[0].arrival
-                    limit.reschedule(loop.time() + self._timeout)
+                    # The event loop's clock is the monotonic one: a long batch of slow handlers is alive all the while.
+                    self.last_progress = loop.time()
+                    limit.reschedule(self.last_progress + self._timeout)
                     published += await self._call(group, db, prepared)
         return published
 

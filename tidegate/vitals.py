@@ -1,0 +1,65 @@
+"""Whether this process is alive and whether it may serve, as its probes tell."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from consumers.loop import ConsumerLoop
+from tidegate.assembly import JobParts
+from tidegate_kernel.clock import Clock
+from tidegate_kernel.event import JobCode
+
+# A batch takes milliseconds to seconds and a handler is cut off long before this; a loop silent for longer hangs.
+_SILENCE_SECONDS = 120.0
+
+
+class Vitals:
+    """Watches the loops of a process."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._loops: dict[JobCode, ConsumerLoop] = {}
+        self._parts: dict[JobCode, JobParts] = {}
+        self._missing: set[JobCode] = set()
+
+    def watch(self, parts: JobParts, loop: ConsumerLoop) -> None:
+        """`loop` is the running consumer of the job."""
+        code = parts.job.job_code
+        self._loops[code], self._parts[code] = loop, parts
+        self._missing.discard(code)
+
+    def unwatch(self, code: JobCode) -> None:
+        """The job's loop has ended; until another one is watched the process is not ready."""
+        self._loops.pop(code, None)
+        self._missing.add(code)
+
+    def live(self) -> Sequence[str]:
+        """Why this process should be killed; empty while every loop makes progress or waits on purpose."""
+        now = self._clock.monotonic()
+        silences = {code: now - self._last_sign(code, loop) for code, loop in self._loops.items()}
+        return [
+            f"job {code!r}: a lane has been silent for {silence:.0f} s"
+            for code, silence in silences.items()
+            if silence > _SILENCE_SECONDS
+        ]
+
+    def ready(self) -> Sequence[str]:
+        """Why this process is not doing its work now; empty when every job has joined and no partition is stuck."""
+        problems = [f"job {code!r}: its consumer is being started again" for code in sorted(self._missing)]
+        for code, loop in self._loops.items():
+            if loop.source is None:
+                problems.append(f"job {code!r}: has not joined its group yet")
+            problems += (
+                f"job {code!r}: {held.partition.topic}:{held.partition.partition} is blocked: {held.blocked}"
+                for held in loop.holdings.all()
+                if held.blocked is not None
+            )
+            problems += (
+                f"job {code!r}: {held.partition.topic}:{held.partition.partition} waits to be tried again"
+                for held in loop.holdings.all()
+                if held.waiting is not None
+            )
+        return problems
+
+    def _last_sign(self, code: JobCode, loop: ConsumerLoop) -> float:
+        return max(loop.last_beat, self._parts[code].last_progress())

@@ -1,0 +1,184 @@
+"""A worker process: the live consumers of some jobs, the outbox relay, inbox upkeep and the HTTP endpoint.
+
+Read top to bottom: what is opened first is closed last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import socket
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import timedelta
+
+import structlog
+
+from consumers.failure import RetryPolicy
+from consumers.loop import Join
+from inbox.days import attach_days
+from tidegate.app import App
+from tidegate.assembly import JobParts, Resources, assemble, live_loop
+from tidegate.console.http import serve
+from tidegate.jobs.declaration import Job, ProjectionJob
+from tidegate.jobs.relay import OutboxRelay
+from tidegate.vitals import Vitals
+from tidegate_kernel import logs
+from tidegate_kernel.clock import Clock, SystemClock
+from tidegate_kernel.errors import Misconfigured, Transient
+from tidegate_kernel.kafka import join_group, open_reader, open_writer
+from tidegate_kernel.metrics import Metrics
+from tidegate_kernel.postgres import open_pool, translated_errors
+from tidegate_kernel.settings import Settings
+
+_log = structlog.get_logger(__name__)
+
+_UPKEEP_EVERY_SECONDS = 3600.0
+_UPKEEP_AGAIN_SECONDS = 30.0
+# For libraries called through ctx.thread: more would only queue at the database.
+_THREADS = 16
+# Beside a connection a lane: takeovers with their watcher, the relay, upkeep, status of the endpoint.
+_SPARE_CONNECTIONS = 4
+_RELAY_REST_SECONDS = 3.0
+_RESTART = RetryPolicy(name="restart", first_delay=timedelta(seconds=1), longest_delay=timedelta(seconds=30))
+
+
+async def run_worker(app: App, settings: Settings, codes: Sequence[str], *, stop: asyncio.Event) -> None:
+    """Runs the live consumers of the jobs `codes` until `stop` is set; returns with finished work settled.
+
+    Raises Misconfigured if something needed is missing or cannot be reached at the start. Later outages are waited out.
+    """
+    jobs = [app.job(code) for code in codes]
+    clock = SystemClock()
+    async with AsyncExitStack() as opened:
+        resources = await opened.enter_async_context(open_resources(app, settings, jobs=len(jobs), clock=clock))
+        await _require_topics(app, settings, jobs)
+        parts = [await _open_job(opened, app, job, resources) for job in jobs]
+        writer = await opened.enter_async_context(open_writer(settings.kafka))
+        relay = OutboxRelay(resources.pool, writer, clock)
+        vitals = Vitals(clock)
+        port = await opened.enter_async_context(serve(settings, metrics=resources.metrics, health=vitals))
+        # Everything alive now lives as long as the process: the collector need not look at it again.
+        gc.freeze()
+        _log.info(logs.WORKER_STARTED, jobs=[job.code for job in jobs], owner=resources.owner, port=port)
+        async with asyncio.TaskGroup() as tasks:
+            upkeep = [
+                tasks.create_task(relay.run(), name="outbox-relay"),
+                tasks.create_task(_keep_inbox(resources), name="inbox-upkeep"),
+            ]
+            loops = [
+                tasks.create_task(
+                    _supervise(part, _join(app, part.job, settings), resources, vitals, stop), name=part.job.code
+                )
+                for part in parts
+            ]
+            await asyncio.wait(loops)
+            await _relay_rest(relay)
+            for task in upkeep:
+                task.cancel()
+        _log.info(logs.WORKER_STOPPED, owner=resources.owner)
+
+
+@asynccontextmanager
+async def open_resources(app: App, settings: Settings, *, jobs: int, clock: Clock) -> AsyncIterator[Resources]:
+    """Yields what `jobs` jobs of this process share, with the App's lifespan entered."""
+    dsn = settings.postgres_dsn.get_secret_value()
+    owner = f"{socket.gethostname()}:{os.getpid()}"
+    size = jobs * settings.lanes + _SPARE_CONNECTIONS
+    async with AsyncExitStack() as opened:
+        pool = await opened.enter_async_context(open_pool(dsn, size=size, application_name=f"tidegate {owner}"[:63]))
+        threads = opened.enter_context(ThreadPoolExecutor(_THREADS, thread_name_prefix="handler"))
+        deps = await opened.enter_async_context(app.lifespan()) if app.lifespan is not None else None
+        yield Resources(settings, pool, clock, Metrics(), threads, owner, deps)
+
+
+async def _open_job(opened: AsyncExitStack, app: App, job: Job, resources: Resources) -> JobParts:
+    sink = None
+    if isinstance(job, ProjectionJob):
+        sink = await opened.enter_async_context(job.sink.open(resources.settings))
+        await sink.check()
+    try:
+        return await assemble(app, job, resources, sink=sink)
+    except Transient as error:
+        raise Misconfigured(f"job {job.code!r} cannot start: {error}") from error
+
+
+async def _require_topics(app: App, settings: Settings, jobs: Sequence[Job]) -> None:
+    """A missing topic is found before anything is consumed, not when the first dead letter has nowhere to go."""
+    wanted = {topic.name for job in jobs for topic in job.topics} | {app.dlq_topic(job.job_code) for job in jobs}
+    async with open_reader(settings.kafka) as reader:
+        try:
+            missing = [name for name in sorted(wanted) if not await reader.partitions_of(name)]
+        except Transient as error:
+            raise Misconfigured(f"kafka at {settings.kafka.bootstrap} does not tell its topics: {error}") from error
+    if missing:
+        raise Misconfigured(f"kafka has no topic {', '.join(map(repr, missing))}; run 'tidegate topics create'")
+
+
+async def _supervise(parts: JobParts, join: Join, resources: Resources, vitals: Vitals, stop: asyncio.Event) -> None:
+    """Keeps a job's loop running until `stop`: one that ends with an error is started anew after a pause."""
+    code, restarts = parts.job.job_code, 0
+    while not stop.is_set():
+        loop = live_loop(parts, join, resources.clock)
+        watcher = asyncio.create_task(_when(stop, loop.stop), name=f"stop-{code}")
+        vitals.watch(parts, loop)
+        try:
+            await loop.run()
+        except Exception as error:
+            # Kafka away while joining, a defect of ours, an error of our own statements: never a record's fault, so
+            # nothing is given up. What had not settled is read again.
+            restarts += 1
+            delay = _RESTART.delay(restarts, error)
+            _log.error(logs.JOB_RESTARTED, job=code, restarts=restarts, wait_seconds=round(delay, 1), exc_info=error)
+            await _wait(stop, seconds=delay)
+        finally:
+            watcher.cancel()
+            vitals.unwatch(code)
+
+
+def _join(app: App, job: Job, settings: Settings) -> Join:
+    topics = [topic.name for topic in job.topics]
+    return lambda on_assigned, on_revoked: join_group(
+        settings.kafka, group=app.group(job.job_code), topics=topics, on_assigned=on_assigned, on_revoked=on_revoked
+    )
+
+
+async def _keep_inbox(resources: Resources) -> None:
+    """The inbox has a partition for each coming day; a round that fails is repeated soon."""
+    while True:
+        pause = _UPKEEP_EVERY_SECONDS
+        try:
+            with translated_errors("inbox upkeep"):
+                async with resources.pool.acquire(timeout=10) as connection:
+                    attached = await attach_days(connection, resources.clock.now().date())
+            if attached:
+                _log.info(logs.INBOX_DAYS_ATTACHED, days=[str(day) for day in attached])
+        except Transient as error:
+            pause = _UPKEEP_AGAIN_SECONDS
+            _log.warning(logs.UPKEEP_FAILED, error=str(error))
+        await resources.clock.sleep(pause)
+
+
+async def _relay_rest(relay: OutboxRelay) -> None:
+    """What this process decided to publish is on its way before it ends, if Kafka and Postgres answer in time."""
+    try:
+        async with asyncio.timeout(_RELAY_REST_SECONDS):
+            while await relay.relay_once():
+                pass
+    except (Transient, TimeoutError):
+        return  # it stands in Postgres: any other worker's relay publishes it
+
+
+async def _when(event: asyncio.Event, action: Callable[[], None]) -> None:
+    await event.wait()
+    action()
+
+
+async def _wait(event: asyncio.Event, *, seconds: float) -> None:
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        return
