@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 from pydantic import BaseModel, TypeAdapter, ValidationError
-from pydantic.errors import PydanticUserError
+from pydantic.errors import PydanticUndefinedAnnotation, PydanticUserError
 from pydantic_core import SchemaValidator
 
 from consumers.json_text import is_finite, not_json
@@ -78,7 +78,7 @@ def _inspect(model: type[Any]) -> str:
     """The types inside `model`, spelled. Raises Misconfigured for a type that would refuse every event."""
     try:
         types = repr(msgspec.inspect.type_info(model))
-    except TypeError as error:
+    except (TypeError, NameError) as error:
         raise Misconfigured(f"event model {_name(model)!r} cannot be decoded from JSON: {error}") from error
     if "CustomType(" in types:
         raise Misconfigured(
@@ -151,7 +151,7 @@ def _validator(model: type[Any]) -> SchemaValidator:
     try:
         adapter = TypeAdapter(model)
         adapter.rebuild(raise_errors=True)
-    except PydanticUserError as error:
+    except (PydanticUserError, PydanticUndefinedAnnotation) as error:
         raise Misconfigured(f"event model {_name(model)!r} is not complete: {error}") from error
     validator: Any = adapter.validator
     return validator  # type: ignore[no-any-return]  # pydantic types it as one of two classes with the same methods
