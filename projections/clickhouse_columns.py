@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from decimal import Context, Decimal, InvalidOperation
 from typing import Any
 from uuid import UUID
@@ -27,7 +27,6 @@ _SUPPORTED = (
 )
 _EPOCH_ORDINAL = date(1970, 1, 1).toordinal()
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECONDS = 1_000_000
 # What ClickHouse documents for each type: beyond it, it clamps or wraps without a word.
 _LAST_DATE = date(2149, 6, 6)
 _FIRST_DATE32, _LAST_DATE32 = date(1900, 1, 1), date(2299, 12, 31)
@@ -67,6 +66,7 @@ class RowEncoder:
         self.columns = [column(name, type_name) for name, type_name in columns.items()]
         self._converters = [(each.name, each.convert) for each in self.columns]
         self._id = next((number for number, each in enumerate(self.columns) if each.name == id_column), None)
+        self._id_name = id_column
         self._blank = [each.blank for each in self.columns]
 
     def upsert(self, write: Upsert) -> tuple[Any, ...]:
@@ -81,7 +81,7 @@ class RowEncoder:
         if len(document) != len(row):
             unknown = sorted(str(name)[:60] for name in document.keys() - {each.name for each in self.columns})
             raise InvalidDocument(f"document {_short(write.id)}: no column for field {unknown[0]!r}")
-        if self._id is not None and document[self.columns[self._id].name] != write.id:
+        if self._id_name is not None and document[self._id_name] != write.id:
             self._require_same_id(write, row)
         return (*row, write.version, 0)
 
@@ -236,52 +236,39 @@ def _fixed_text(size: int) -> Convert:
 
 
 def _ticks(scale: int) -> Convert:
-    divisor, factor = (10 ** (6 - scale), 1) if scale <= 6 else (1, 10 ** (scale - 6))
+    unit = timedelta(microseconds=10 ** max(6 - scale, 0))
+    factor = 10 ** max(scale - 6, 0)
+    low, high = (_FIRST_DATETIME64 - _EPOCH) // unit, (_LAST_DATETIME64 - _EPOCH) // unit
+    return _since_epoch(unit, low=max(low, -(2**63 // factor)), high=min(high, (2**63 - 1) // factor), factor=factor)
 
+
+def _since_epoch(unit: timedelta, *, low: int, high: int, factor: int = 1) -> Convert:
     def convert(value: Any) -> int:
-        moment = _aware(value)
-        if not _FIRST_DATETIME64 <= moment <= _LAST_DATETIME64:
-            raise ValueError
-        ticks = _microseconds(moment) // divisor * factor
-        if not -(2**63) <= ticks < 2**63:
-            raise ValueError
-        return ticks
+        # A datetime without a time zone, a date or anything else cannot be subtracted from: TypeError.
+        since = (datetime.fromisoformat(value) if value.__class__ is str else value) - _EPOCH
+        ticks: int = since // unit
+        if low <= ticks <= high:
+            return ticks * factor
+        raise ValueError
 
     return convert
 
 
-def _seconds(value: Any) -> int:
-    seconds = _microseconds(_aware(value)) // _MICROSECONDS
-    if not 0 <= seconds < 2**32:
-        raise ValueError
-    return seconds
-
-
-def _aware(value: Any) -> datetime:
-    moment = datetime.fromisoformat(value) if isinstance(value, str) else value
-    if not isinstance(moment, datetime) or moment.utcoffset() is None:
-        raise TypeError
-    return moment
-
-
-def _microseconds(moment: datetime) -> int:
-    since = moment - _EPOCH
-    return (since.days * 86_400 + since.seconds) * _MICROSECONDS + since.microseconds
-
-
 def _days(first: date, last: date) -> Convert:
+    low, high = first.toordinal(), last.toordinal()
+
     def convert(value: Any) -> int:
-        day = date.fromisoformat(value) if isinstance(value, str) else value
+        day = date.fromisoformat(value) if value.__class__ is str else value
         # A datetime is a date by inheritance, and which day it is depends on a time zone that nobody named.
-        if day.__class__ is not date or not first <= day <= last:
-            raise ValueError
-        return day.toordinal() - _EPOCH_ORDINAL
+        if day.__class__ is date and low <= (ordinal := day.toordinal()) <= high:
+            return ordinal - _EPOCH_ORDINAL
+        raise TypeError
 
     return convert
 
 
 def _text(value: Any) -> bytes:
-    return value if isinstance(value, bytes) else str.encode(value)
+    return value if value.__class__ is bytes else str.encode(value)
 
 
 def _truth(value: Any) -> bool:
@@ -312,6 +299,10 @@ _SIMPLE: dict[str, tuple[Convert, Any, str]] = {
     "Bool": (_truth, False, "a truth value"),
     "Date": (_days(date(1970, 1, 1), _LAST_DATE), 0, "a date without time, 1970-01-01 to 2149-06-06"),
     "Date32": (_days(_FIRST_DATE32, _LAST_DATE32), 0, "a date without time, 1900-01-01 to 2299-12-31"),
-    "DateTime": (_seconds, 0, "a date and time with a time zone, 1970 to 2106"),
+    "DateTime": (
+        _since_epoch(timedelta(seconds=1), low=0, high=2**32 - 1),
+        0,
+        "a date and time with a time zone, 1970 to 2106",
+    ),
     "UUID": (_uuid, UUID(int=0), "a UUID"),
 }

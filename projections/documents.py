@@ -22,14 +22,15 @@ encode_json = msgspec.json.Encoder().encode
 
 def check_write(write: Write) -> None:
     """Raises InvalidDocument unless `write` has an id and a version that every sink can order by."""
+    version, document_id = write.version, write.id
     # The exact class: True and 1.5 would pass a comparison and be written as another version than was meant.
-    if write.version.__class__ is not int or not 0 <= write.version <= MAX_VERSION:
+    if version.__class__ is not int or not 0 <= version <= MAX_VERSION:
         raise InvalidDocument(f"the version is not an integer from 0 to {MAX_VERSION}")
-    if write.id.__class__ is not str or not write.id:
+    if document_id.__class__ is not str or not document_id:
         raise InvalidDocument("the document id is not a text, or empty")
 
 
-def json_document(document: Mapping[str, Any] | msgspec.Struct, *, max_bytes: int) -> bytes:
+def json_document(document: Mapping[str, Any] | msgspec.Struct, max_bytes: int) -> bytes:
     """`document` as one line of JSON.
 
     Raises InvalidDocument that names the field for what JSON cannot say (NaN, infinities, lone surrogates, …), and with

@@ -155,7 +155,7 @@ class ElasticsearchSink:
             )
 
     def encode(self, write: Write) -> bytes:
-        return bulk_lines(write, max_document_bytes=self._max_document_bytes)
+        return bulk_lines(write, self._max_document_bytes)
 
     async def apply(self, encoded: Sequence[bytes]) -> Applied:
         return await self._writer.apply(encoded)

@@ -23,7 +23,6 @@ _MAX_ID_BYTES = 512
 """Elasticsearch refuses longer ids."""
 
 _HASHED_ID = "sha256:"
-_UTF8_BYTES_PER_CHARACTER = 4
 _TOMBSTONE = b'{"tg_deleted":true}'
 
 # Waits between the rounds of one `apply`: a full write queue drains in less; an outage is the caller's to wait out.
@@ -38,18 +37,25 @@ _BEFORE_DOCUMENT = b',"version_type":"external_gte"}}\n'
 
 def stored_id(document_id: str) -> str:
     """The `_id` under which a document is stored: its own, or a hash of one that Elasticsearch would refuse."""
-    if len(document_id) * _UTF8_BYTES_PER_CHARACTER <= _MAX_ID_BYTES:
-        return document_id
+    # Lone surrogates too: two ids must not become one.
     spelled = document_id.encode("utf-8", "surrogatepass")
-    return document_id if len(spelled) <= _MAX_ID_BYTES else _HASHED_ID + sha256(spelled).hexdigest()
+    is_text = spelled.decode("utf-8", "ignore") == document_id
+    return document_id if is_text and len(spelled) <= _MAX_ID_BYTES else _HASHED_ID + sha256(spelled).hexdigest()
 
 
-def bulk_lines(write: Write, *, max_document_bytes: int) -> bytes:
-    """Action and document of `write`, each with its line end; a Delete is a tombstone document with its version."""
+def bulk_lines(write: Write, max_document_bytes: int) -> bytes:
+    """Action and document of `write`, each with its line end; a Delete is a tombstone document with its version.
+
+    Raises InvalidDocument for what Elasticsearch would refuse, or would take as something else.
+    """
     check_write(write)
-    document = json_document(write.document, max_bytes=max_document_bytes) if isinstance(write, Upsert) else _TOMBSTONE
-    spelled_id, version = _json_text(stored_id(write.id)), encode_json(write.version)
-    return b"".join((_BEFORE_ID, spelled_id, _BEFORE_VERSION, version, _BEFORE_DOCUMENT, document, b"\n"))
+    document_id = write.id
+    # Most ids are short and plain: one test spares them a call for each event.
+    if len(document_id) > _MAX_ID_BYTES or not document_id.isascii():
+        document_id = stored_id(document_id)
+    document = json_document(write.document, max_document_bytes) if write.__class__ is Upsert else _TOMBSTONE
+    parts = (_BEFORE_ID, encode_json(document_id), _BEFORE_VERSION, encode_json(write.version), _BEFORE_DOCUMENT)
+    return b"".join((*parts, document, b"\n"))
 
 
 class Verdict(Enum):
@@ -236,10 +242,18 @@ class BulkWriter:
 
 def without_payload(error_type: str, reason: str | None) -> str:
     """Error type and the start of its reason, up to where Elasticsearch begins to quote the document."""
-    plain = re.split(r"['\":]| in document with id| Preview of", reason or "", maxsplit=1)[0]
-    # "[1:24] failed to parse field [cents] of type [long]": the position is of no use without the document.
-    plain = re.sub(r"^\[\d+:?\d*\]?\s*", "", plain).strip()
+    plain = _POSITION.sub("", reason or "")
+    plain = _VALUE_IN_BRACKETS.sub("[…]", _QUOTE.split(plain, maxsplit=1)[0]).strip()
     return f"{error_type}: {plain}"[:_MESSAGE_LIMIT] if plain else error_type[:_MESSAGE_LIMIT]
+
+
+# "[1:24] failed to parse field [cents] of type [long] in document with id '1'. Preview of field's value: 'abc'"
+_POSITION = re.compile(r"^\[\d+:?\d*\]\s*")
+_QUOTE = re.compile(r"['\":(]| in document with id| Preview of")
+# What stands in brackets is a value, unless it follows one of these words.
+_VALUE_IN_BRACKETS = re.compile(
+    r"(?<!\bfield )(?<!\btype )(?<!introduction of )(?<!within )\[[^\]]*\]|(?<=date field )\[[^\]]*\]"
+)
 
 
 def _remedy(status: int, error_type: str) -> str:
@@ -270,11 +284,3 @@ def _split(lines: Sequence[bytes], numbers: Sequence[int], max_bytes: int) -> It
         size += length
     if start < len(numbers):
         yield numbers[start:]
-
-
-def _json_text(text: str) -> bytes:
-    try:
-        return encode_json(text)
-    except UnicodeEncodeError:
-        # Two ids must not become one: spelled by its code units, apart from every id that is proper text.
-        return encode_json(_HASHED_ID + sha256(text.encode("utf-8", "surrogatepass")).hexdigest())

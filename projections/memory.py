@@ -66,9 +66,7 @@ class MemorySink:
 
     def encode(self, write: Write) -> _Encoded:
         check_write(write)
-        document = (
-            json_document(write.document, max_bytes=self._max_document_bytes) if isinstance(write, Upsert) else None
-        )
+        document = json_document(write.document, self._max_document_bytes) if isinstance(write, Upsert) else None
         return _Encoded(write.id, _Stored(write.version, document))
 
     async def apply(self, encoded: Sequence[_Encoded]) -> Applied:
