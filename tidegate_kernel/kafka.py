@@ -25,6 +25,7 @@ from aiokafka.errors import (
     IllegalStateError,
     KafkaError,
     MessageSizeTooLargeError,
+    OffsetOutOfRangeError,
     RecordListTooLargeError,
     RecordTooLargeError,
     TopicAlreadyExistsError,
@@ -45,6 +46,7 @@ from tidegate_kernel.source import (
     MessageTooLarge,
     NotAcknowledged,
     NotAssigned,
+    OffsetOutOfRange,
     Outgoing,
     Revoked,
     SourceFailure,
@@ -156,6 +158,8 @@ class KafkaSource:
             raise UnreadableRecord("record above the fetch limit", offset=_offset_in(error)) from error
         except (CorruptRecordException, UnsupportedCodecError) as error:
             raise CorruptBatch(f"{type(error).__name__}: {error}") from error
+        except OffsetOutOfRangeError as error:
+            raise OffsetOutOfRange(f"the log does not hold {_spell_client(error)}") from error
         except (KafkaError, OSError) as error:
             raise SourceFailure(f"fetch: {type(error).__name__}: {error}") from error
         except Exception as error:
@@ -476,6 +480,12 @@ def _offset_in(error: RecordTooLargeError) -> int | None:
     """The client puts (text, partition, offset, limit) into the exception's arguments."""
     offset = error.args[2] if len(error.args) > 2 else None
     return offset if isinstance(offset, int) else None
+
+
+def _spell_client(error: OffsetOutOfRangeError) -> str:
+    """The client puts {partition: offset} into the exception's arguments."""
+    offsets = error.args[0] if error.args and isinstance(error.args[0], dict) else {}
+    return ", ".join(f"{p.topic}:{p.partition}@{o}" for p, o in offsets.items())
 
 
 def _unusable(settings: KafkaSettings, error: BaseException) -> Misconfigured:

@@ -43,6 +43,12 @@ class CorruptBatch(SourceFailure):
     is_about_a_record = True
 
 
+class OffsetOutOfRange(SourceFailure):
+    """The log does not hold the offset: retention removed it, or the topic was re-created. Never jumped over."""
+
+    is_about_a_record = True
+
+
 class NotAssigned(Transient):
     """The partition is not (or no longer) assigned to this member."""
 
