@@ -1,0 +1,1 @@
+"""Applications built on Tidegate, as a user would build them."""

@@ -1,0 +1,31 @@
+"""The shop's background work, all of it: `tidegate run --all --app examples.shop.app:app`."""
+
+import os
+from pathlib import Path
+
+from examples.shop.ledger.job import customer_ledger
+from examples.shop.ledger.purchases import RecordPurchase, record_purchases
+from examples.shop.order_search.job import order_search
+from examples.shop.orders import orders_topic
+from examples.shop.revenue.job import revenue_by_day
+from tidegate import App, __version__, handle_batch
+
+
+def shop(prefix: str = "") -> App:
+    """The application. `prefix` keeps the names of several shops on the same servers apart."""
+    orders = orders_topic(f"{prefix}shop.orders")
+    return App(
+        service=f"{prefix}shop",
+        owner="orders-team",
+        version=__version__,
+        jobs=[
+            customer_ledger(orders),
+            order_search(orders, index=f"{prefix}orders"),
+            revenue_by_day(orders, table=f"{prefix}revenue".replace("-", "_")),
+        ],
+        handlers=[handle_batch(RecordPurchase, record_purchases)],
+        migrations=Path(__file__).with_name("migrations"),
+    )
+
+
+app = shop(os.environ.get("SHOP_PREFIX", ""))

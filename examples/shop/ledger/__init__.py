@@ -1,0 +1,1 @@
+"""What every customer has bought, in cents. The numbers that accounting trusts."""

@@ -1,0 +1,17 @@
+"""The job `customer-ledger`."""
+
+from examples.shop.ledger.purchases import to_purchase
+from examples.shop.orders import Order
+from tidegate import ConsumerJob, Topic, on
+
+
+def customer_ledger(orders: Topic) -> ConsumerJob:
+    """Takes placed orders only: what was bought stays bought, refunds have a ledger of their own."""
+    return ConsumerJob(
+        code="customer-ledger",
+        topics=[orders],
+        unlisted="skip",
+        runbook="docs/runbooks/customer-ledger.md",
+        tier="critical",
+        events=[on("order.placed", Order, to_purchase)],
+    )
