@@ -57,7 +57,7 @@ async def run_worker(app: App, settings: Settings, codes: Sequence[str], *, stop
         await _require_topics(app, settings, jobs)
         parts = [await _open_job(opened, app, job, resources) for job in jobs]
         writer = await opened.enter_async_context(open_writer(settings.kafka))
-        relay = OutboxRelay(resources.pool, writer, clock)
+        relay = OutboxRelay(resources.pool, writer, clock, metrics=resources.metrics)
         vitals = Vitals(clock)
         port = await opened.enter_async_context(serve(settings, metrics=resources.metrics, health=vitals))
         # Everything alive now lives as long as the process: the collector need not look at it again.

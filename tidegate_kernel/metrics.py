@@ -8,7 +8,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
@@ -44,10 +44,16 @@ class Metrics:
             registry=self.registry,
         )
         self.outbox = self._counter("outbox_records", "Outbox records by what became of them.", ["outcome"])
+        self.outbox_waiting = self._gauge("outbox_waiting", "Outbox records not in Kafka yet; of the whole database.")
+        self.outbox_oldest = self._gauge("outbox_oldest_seconds", "Age of the oldest record in the outbox; 0 if empty.")
+        self.outbox_set_aside = self._gauge("outbox_set_aside", "Outbox records that Kafka will never take.")
         self.event_lag = EventLag()
         self.lags = LagCollector()
         self.registry.register(self.event_lag)
         self.registry.register(self.lags)
+
+    def _gauge(self, name: str, meaning: str) -> Gauge:
+        return Gauge(f"tidegate_{name}", meaning, registry=self.registry)
 
     def _counter(self, name: str, meaning: str, labels: Sequence[str]) -> Counter:
         return Counter(f"tidegate_{name}", meaning, labels, registry=self.registry)

@@ -101,7 +101,7 @@ def ours(record: Record) -> dict[str, str]:
 
 
 async def test_the_row_keeps_the_record_as_it_was(connection: Connection) -> None:
-    """G7, Cases 29 and 46: what is not kept now is gone when retention takes the source."""
+    """G7, Cases 29, 35 and 46: what is not kept now is gone when retention takes the source."""
     origin = await declare(connection)
     headers: Headers = [("h", b"1"), ("h", None), ("bin", b"\xff\x00"), ("h", b"")]
     records = [Given(0, b"\xff", b"\xfe\x00", headers), Given(1, None, None)]
@@ -136,7 +136,7 @@ async def test_the_row_says_who_failed_and_what_it_had_claimed(connection: Conne
 
 @pytest.mark.parametrize("timestamp", [-1, 58692 * 365 * 86_400_000, 2**63 - 1, -(2**63)])
 async def test_a_nonsense_time_of_the_record_is_no_time(connection: Connection, timestamp: int) -> None:
-    """Case 31: a producer's broken clock must not keep the letter from being written."""
+    """A producer's broken clock must not keep the letter from being written."""
     origin = await declare(connection)
 
     await fail(connection, origin, [failure(Given(timestamp=timestamp))])
@@ -145,7 +145,7 @@ async def test_a_nonsense_time_of_the_record_is_no_time(connection: Connection, 
 
 
 async def test_texts_that_postgres_refuses_are_made_storable(connection: Connection) -> None:
-    """A NUL or a lone surrogate in an event id would fail the whole batch's settle, for ever."""
+    """Cases 31 and 32: a NUL or a lone surrogate in an event id would fail the whole batch's settle, for ever."""
     origin = await declare(connection, service_version="1\0")
     wild = "a\0b\ud800" * 1000
 
@@ -290,7 +290,7 @@ async def relay_all(pool: Pool, settings: KafkaSettings) -> None:
 async def test_the_topic_gets_key_value_and_headers_byte_for_byte(
     connection: Connection, pool: Pool, stack: StackAddresses, unique_name: Callable[[str], str]
 ) -> None:
-    """G7, Cases 29, 44 and 46: through Postgres and Kafka, into a topic with fewer partitions than the source."""
+    """G7, Cases 29, 35, 44 and 46: through Postgres and Kafka, into a topic with fewer partitions than the source."""
     settings = KafkaSettings(bootstrap=stack.kafka_bootstrap)
     dlq = unique_name("dlq")
     await create_topics(settings, {dlq: 3})

@@ -13,10 +13,12 @@ from structlog.testing import capture_logs
 
 from tidegate.jobs.relay import OutboxRelay
 from tidegate.stack.names import StackAddresses
+from tidegate_kernel import logs
 from tidegate_kernel.clock import SystemClock
 from tidegate_kernel.errors import Transient
 from tidegate_kernel.event import Record
 from tidegate_kernel.kafka import create_topics, open_reader, open_writer
+from tidegate_kernel.metrics import Metrics
 from tidegate_kernel.outbox import Kind, enqueue
 from tidegate_kernel.postgres import Pool, open_pool
 from tidegate_kernel.queries import load_queries
@@ -247,7 +249,7 @@ async def test_a_topic_that_fails_is_left_alone_for_a_while_and_the_others_go_on
     relay = OutboxRelay(pool, log, clock)
     await put(pool, *(record(b"m%d" % n, topic="missing") for n in range(600)), record(b"1"))
 
-    with capture_logs() as logs:
+    with capture_logs() as entries:
         await relay.relay_once()
         await put(pool, record(b"2"))
         calls = len(log.calls)
@@ -260,7 +262,7 @@ async def test_a_topic_that_fails_is_left_alone_for_a_while_and_the_others_go_on
         assert await drain(relay) == 600
 
     assert log.values()[:2] == [b"1", b"2"]
-    assert [entry["event"] for entry in logs] == ["outbox_topics_unavailable", "outbox_topics_available"]
+    assert [entry["event"] for entry in entries] == [logs.OUTBOX_TOPICS_UNAVAILABLE, logs.OUTBOX_TOPICS_AVAILABLE]
 
 
 async def test_a_long_backlog_of_one_topic_does_not_keep_another_waiting(pool: Pool) -> None:
@@ -292,13 +294,13 @@ async def test_an_event_no_topic_takes_is_set_aside_and_seen(pool: Pool) -> None
     relay = OutboxRelay(pool, log, MovableClock())
     await put(pool, record(b"x" * 20_000), record(b"1"))
 
-    with capture_logs() as logs:
+    with capture_logs() as entries:
         await drain(relay)
 
     assert log.values() == [b"1"]
     backlog = await relay.backlog()
     assert (backlog.records, backlog.set_aside) == (0, 1)
-    assert [entry["event"] for entry in logs] == ["outbox_records_set_aside"]
+    assert [entry["event"] for entry in entries] == [logs.OUTBOX_SET_ASIDE]
     error = await pool.fetchval("SELECT error FROM tidegate.outbox WHERE failed_at IS NOT NULL")
     assert error == "too large for topic 't'; raise its max.message.bytes"
 
@@ -317,6 +319,21 @@ async def test_the_backlog_tells_how_many_and_how_old(pool: Pool) -> None:
     assert 90 <= backlog.oldest_age_seconds < 150
 
 
+async def test_a_running_relay_shows_its_backlog_in_the_metrics(pool: Pool) -> None:
+    """The alert on a DLQ topic that cannot be reached stands on these."""
+    metrics = Metrics()
+    log = Log(lambda r: NotAcknowledged("down") if r.topic == "down" else None)
+    await put(pool, record(b"1", topic="down"), record(b"2"))
+    relay = OutboxRelay(pool, log, MovableClock(), metrics=metrics)
+
+    running = asyncio.create_task(relay.run())
+    await eventually(lambda: metrics.registry.get_sample_value("tidegate_outbox_waiting") == 1)
+    running.cancel()
+
+    assert metrics.registry.get_sample_value("tidegate_outbox_records_total", {"outcome": "delivered"}) == 1
+    assert (metrics.registry.get_sample_value("tidegate_outbox_oldest_seconds") or 0) > 0
+
+
 async def test_a_running_relay_survives_an_outage_of_postgres(pool: Pool, database: str) -> None:
     """G5: it resumes by itself, and says so once."""
     log, clock = Log(), MovableClock()
@@ -325,17 +342,17 @@ async def test_a_running_relay_survives_an_outage_of_postgres(pool: Pool, databa
     await pool.expire_connections()
     pool.set_connect_args("postgresql://127.0.0.1:1/nobody-listens", timeout=5)
 
-    with capture_logs() as logs:
+    with capture_logs() as entries:
         running = asyncio.create_task(relay.run())
         await eventually(lambda: clock.seconds > 60)
         silent = list(log.written)
         pool.set_connect_args(database)
-        await eventually(lambda: len(logs) == 2)
+        await eventually(lambda: len(entries) == 2)
         running.cancel()
 
     assert log.values() == [b"1"]
     assert silent == []
-    assert [entry["event"] for entry in logs] == ["outbox_relay_interrupted", "outbox_relay_resumed"]
+    assert [entry["event"] for entry in entries] == [logs.OUTBOX_INTERRUPTED, logs.OUTBOX_RESUMED]
 
 
 async def test_waking_relays_at_once(pool: Pool) -> None:

@@ -15,8 +15,10 @@ from typing import Any, NamedTuple
 import structlog
 
 from tidegate.jobs.delivery import Delivery, Pending, waves
+from tidegate_kernel import logs
 from tidegate_kernel.clock import Clock
 from tidegate_kernel.errors import Transient
+from tidegate_kernel.metrics import Metrics
 from tidegate_kernel.postgres import Connection, Pool, translated_errors
 from tidegate_kernel.queries import load_queries
 from tidegate_kernel.source import Outgoing, RecordWriter
@@ -30,8 +32,10 @@ _TRANSACTION_SECONDS = 15.0
 _LAST_WAVE_SECONDS = 4.0
 _FIRST_PAUSE_SECONDS = 0.5
 _LONGEST_PAUSE_SECONDS = 30.0
+# Counting a long backlog reads all of it.
+_MEASURE_EVERY_SECONDS = 15.0
 
-log = structlog.get_logger(__name__)
+_log = structlog.get_logger(__name__)
 
 
 class Backlog(NamedTuple):
@@ -61,12 +65,15 @@ class OutboxRelay:
         *,
         batch_size: int = 500,
         idle_delay: timedelta = timedelta(milliseconds=400),
+        metrics: Metrics | None = None,
     ) -> None:
         self._pool = pool
         self._writer = writer
         self._clock = clock
         self._batch_size = batch_size
         self._idle_seconds = idle_delay.total_seconds()
+        self._metrics = Metrics() if metrics is None else metrics
+        self._measure_at = clock.monotonic()
         self._pauses: dict[str, _Pause] = {}
         self._awake = asyncio.Event()
 
@@ -82,14 +89,15 @@ class OutboxRelay:
             self._awake.clear()
             try:
                 relayed = await self.relay_once()
+                await self._measure()
             except Transient as error:
                 failures += 1
                 if failures == 1:
-                    log.warning("outbox_relay_interrupted", error=str(error))
+                    _log.warning(logs.OUTBOX_INTERRUPTED, error=str(error))
                 await self._clock.sleep(_pause_seconds(failures))
                 continue
             if failures:
-                log.info("outbox_relay_resumed", failures=failures)
+                _log.info(logs.OUTBOX_RESUMED, failures=failures)
                 failures = 0
             if relayed == 0:
                 await self._idle()
@@ -148,12 +156,23 @@ class OutboxRelay:
         for topic in delivery.stalled:
             failures = 1 if topic in fresh else self._pauses[topic].failures + 1
             self._pauses[topic] = _Pause(failures, self._clock.monotonic() + _pause_seconds(failures))
+        self._metrics.outbox.labels("delivered").inc(len(delivery.delivered))
+        self._metrics.outbox.labels("set_aside").inc(len(delivery.refused))
         if fresh:
-            log.warning("outbox_topics_unavailable", topics=fresh, error=delivery.stalled[fresh[0]])
+            _log.warning(logs.OUTBOX_TOPICS_UNAVAILABLE, topics=fresh, error=delivery.stalled[fresh[0]])
         if recovered:
-            log.info("outbox_topics_available", topics=recovered)
+            _log.info(logs.OUTBOX_TOPICS_AVAILABLE, topics=recovered)
         if delivery.refused:
-            log.error("outbox_records_set_aside", errors=delivery.refused)
+            _log.error(logs.OUTBOX_SET_ASIDE, errors=delivery.refused)
+
+    async def _measure(self) -> None:
+        if self._clock.monotonic() < self._measure_at:
+            return
+        backlog = await self.backlog()
+        self._metrics.outbox_waiting.set(backlog.records)
+        self._metrics.outbox_oldest.set(backlog.oldest_age_seconds)
+        self._metrics.outbox_set_aside.set(backlog.set_aside)
+        self._measure_at = self._clock.monotonic() + _MEASURE_EVERY_SECONDS
 
     async def _idle(self) -> None:
         """Returns after `idle_delay`, or at once when woken."""
