@@ -115,9 +115,6 @@ class KnownTexts(dict[bytes, str]):
         return text
 
 
-TRACE_HEADERS = ("ce_correlationid", "correlation-id", "x-correlation-id", "ce_traceparent", "traceparent")
-
-
 def add_trace(envelope: Envelope, headers: Mapping[str, bytes | None]) -> None:
     """Fills correlation id and traceparent from headers where `envelope` has none.
 

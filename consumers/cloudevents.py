@@ -11,7 +11,6 @@ import msgspec
 
 from consumers.attributes import (
     ABSENT,
-    TRACE_HEADERS,
     KnownTexts,
     add_trace,
     field_reader,
@@ -33,6 +32,7 @@ from tidegate_kernel.event import Record
 _Headers = Mapping[str, bytes | None]
 _NO_DATA = msgspec.Raw(b"null")
 _CLOUDEVENTS = b"application/cloudevents"
+_MEDIA = len(_CLOUDEVENTS)
 _CLOUDEVENTS_JSON = b"application/cloudevents+json"
 
 
@@ -53,7 +53,7 @@ class CloudEvents:
             headers = dict(record.headers)
             # Structured events may repeat their attributes as ce_ headers: the content type decides.
             content_type = headers.get("content-type")
-            if content_type is not None and content_type.startswith(_CLOUDEVENTS):
+            if content_type is not None and content_type[:_MEDIA] == _CLOUDEVENTS:
                 return structured.open(headers, record.value or b"")
             if "ce_specversion" in headers or "ce_id" in headers or "ce_type" in headers:
                 return binary(headers, record.value or b"")
@@ -82,7 +82,13 @@ def _binary_opener(scope: ScopeFields) -> Callable[[_Headers, bytes], Envelope]:
                 None if time is ABSENT else header_time(time, "ce_time"),
             )
             if headers["ce_specversion"] == b"1.0" and envelope.id and envelope.type and envelope.source:
-                if not headers.keys().isdisjoint(TRACE_HEADERS):
+                if (
+                    get("traceparent")
+                    or get("ce_traceparent")
+                    or get("ce_correlationid")
+                    or get("correlation-id")
+                    or get("x-correlation-id")
+                ):
                     add_trace(envelope, headers)
                 return envelope
         except (KeyError, AttributeError, UnicodeDecodeError):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from itertools import groupby
 from typing import Any, NamedTuple
@@ -58,11 +59,11 @@ class Mediator:
 
     async def prepare(self, arrival: Arrival) -> Any:
         """Returns what the handler's `prepare` gives for this event, None where it has none. Raises HandlerFailed."""
-        with _blaming(lambda: arrival, self._translated):
+        with _Blaming(lambda: arrival, self._translated):
             task = self._task(arrival)
             if task is None or task.handler.prepare is None:
                 return None
-            async with asyncio.timeout(self._timeout):
+            async with self._time_limit():
                 return await task.handler.prepare(task.command, self._deps)
 
     async def dispatch(
@@ -72,15 +73,12 @@ class Mediator:
         db = HandlerConnection(connection)
         published: list[Outgoing] = []
         current = arrivals[0]
-        loop = asyncio.get_running_loop()
-        with _blaming(lambda: current, self._translated):
+        with _Blaming(lambda: current, self._translated):
             # One timer for all calls, moved on: arming one for each would cost more than a small handler.
-            async with asyncio.timeout(None) as limit:
+            async with self._time_limit() as limit:
                 for group in self._groups(arrivals):
                     current = group[0].arrival
-                    # The event loop's clock is the monotonic one: a long batch of slow handlers is alive all the while.
-                    self.last_progress = loop.time()
-                    limit.reschedule(self.last_progress + self._timeout)
+                    self._rearm(limit)
                     published += await self._call(group, db, prepared)
         return published
 
@@ -93,6 +91,22 @@ class Mediator:
         if task is not None:
             return task.handler.name
         return str(getattr(arrival.route.function, "__qualname__", ""))
+
+    @asynccontextmanager
+    async def _time_limit(self) -> AsyncIterator[asyncio.Timeout]:
+        try:
+            async with asyncio.timeout(None) as limit:
+                self._rearm(limit)
+                yield limit
+        except TimeoutError:
+            if limit.expired():
+                raise HandlerTimedOut(f"cut off after {self._timeout:g} s (handler_timeout)") from None
+            raise  # a time-out of the handler's own calls is transient
+
+    def _rearm(self, limit: asyncio.Timeout) -> None:
+        # The event loop's clock is the monotonic one; a long batch of slow handlers is alive all the while.
+        self.last_progress = asyncio.get_running_loop().time()
+        limit.reschedule(self.last_progress + self._timeout)
 
     def _groups(self, arrivals: Sequence[Arrival]) -> Iterator[Sequence[_Task]]:
         if not self.takes_groups:
@@ -128,20 +142,16 @@ class Mediator:
         return context.published
 
     def _translated(self, error: Exception) -> Exception:
-        """What a dependency lists as transient is its outage; a cut-off is told by its own name."""
+        """What a dependency lists as transient is its outage, not the event's fault."""
         for kind, name in self._transient.items():
             if isinstance(error, kind):
                 away = Transient(f"dependency {name!r}: {type(error).__name__}")
                 away.__cause__ = error
                 return away
-        if isinstance(error, TimeoutError):
-            late = HandlerTimedOut(f"cut off after {self._timeout:g} s (handler_timeout)")
-            late.__cause__ = error
-            return late
         return error
 
 
-class _blaming:
+class _Blaming:
     """Raises HandlerFailed, naming the arrival in hand, for whatever the application's code raises inside."""
 
     def __init__(self, current: Callable[[], Arrival], translate: Callable[[Exception], Exception]) -> None:

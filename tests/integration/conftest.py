@@ -1,0 +1,42 @@
+"""Fixtures for tests that drive a job's road on real Postgres."""
+
+from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+
+from projections.sink import Sink
+from tests.integration.road import MakeRoad, Road
+from tidegate import App, Handler
+from tidegate.assembly import Resources, assemble
+from tidegate.jobs.declaration import Job
+from tidegate_kernel.clock import SystemClock
+from tidegate_kernel.metrics import Metrics
+from tidegate_kernel.postgres import Pool, open_pool
+from tidegate_kernel.settings import Settings
+
+
+@pytest.fixture
+async def pool(database: str) -> AsyncIterator[Pool]:
+    """Connections to the test's own database, which has a table `effect` for handlers to write to."""
+    async with open_pool(database, size=12) as opened:
+        await opened.execute("CREATE TABLE effect (id text, n bigint)")
+        yield opened
+
+
+@pytest.fixture
+def make_road(database: str, pool: Pool) -> MakeRoad:
+    """Builds roads of one application on one database; each call is another owner of the partition."""
+
+    async def make(job: Job, handlers: Sequence[Handler] = (), *, sink: Sink | None = None, **app: Any) -> Road:
+        settings = Settings(postgres_dsn=SecretStr(database))
+        application = App(service="tests", owner="tests", jobs=[job], handlers=handlers, **app)
+        threads = ThreadPoolExecutor(1)
+        resources = Resources(settings, pool, SystemClock(), Metrics(), threads, "tests")
+        road = Road(await assemble(application, job, resources, sink=sink), pool)
+        await road.take_over()
+        return road
+
+    return make
