@@ -5,6 +5,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import sha256
 from pathlib import PurePath
 from types import TracebackType
@@ -97,6 +98,7 @@ def _places(trace: TracebackType | None) -> Iterator[str]:
         yield f"{_short(code.co_filename)}:{line} {code.co_name}"
 
 
+@lru_cache(maxsize=1024)
 def _short(path: str) -> str:
     # Folder and file tell a reader where to look; the path above them says how the machine is laid out.
     return "/".join(PurePath(path).parts[-2:])

@@ -140,9 +140,7 @@ class OutboxRelay:
                 break
         await connection.execute(_QUERIES["forget_delivered"], delivery.delivered)
         if delivery.refused:
-            await connection.execute(
-                _QUERIES["set_aside"], list(delivery.refused), list(map(_storable, delivery.refused.values()))
-            )
+            await connection.execute(_QUERIES["set_aside"], list(delivery.refused), list(delivery.refused.values()))
         return delivery
 
     def _due(self, topics: Iterable[str]) -> list[str]:
@@ -195,7 +193,3 @@ def _pending(row: Any) -> Pending:
 
 def _pause_seconds(failures: int) -> float:
     return float(min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2 ** min(failures - 1, 10)))
-
-
-def _storable(text: str) -> str:
-    return text.replace("\0", "\ufffd")
