@@ -36,6 +36,8 @@ class _Wrapped(msgspec.Struct, forbid_unknown_fields=True):
     payload: msgspec.Raw
 
 
+_QUOTE, _BRACE = b'"', ord("{")
+_WRAPPINGS = frozenset({ord('"'), _BRACE})
 _read_wrapped = msgspec.json.Decoder(_Wrapped).decode
 _read_text = msgspec.json.Decoder(str).decode
 
@@ -58,12 +60,9 @@ class DebeziumOutbox:
     source_header: str | None = None
 
     def opener(self, scope: ScopeFields) -> Opener:
-        id_header, type_header = self.id_header, self.type_header
-        optional = tuple(
-            (role, name)
-            for role, name in (("source", self.source_header), ("tenant", scope.tenant), ("brand", scope.brand))
-            if name is not None
-        )
+        id_header, type_header, version_header = self.id_header, self.type_header, self.version_header
+        named = (("source", self.source_header), ("tenant", scope.tenant), ("brand", scope.brand))
+        optional = [(role, name) for role, name in named if name is not None]
 
         def open_record(record: Record) -> Envelope:
             headers = dict(record.headers)
@@ -72,9 +71,9 @@ class DebeziumOutbox:
             for role, name in optional:
                 if name in headers:
                     setattr(envelope, role, _connect_text(headers, name))
-            if self.version_header is not None and self.version_header in headers:
-                version = _connect_text(headers, self.version_header)
-                envelope.version = header_version(version.encode(), self.version_header)
+            if version_header is not None and version_header in headers:
+                version = _connect_text(headers, version_header)
+                envelope.version = header_version(version.encode(), version_header)
             add_trace(envelope, headers)
             return envelope
 
@@ -83,13 +82,17 @@ class DebeziumOutbox:
 
 def _connect_text(headers: Mapping[str, bytes | None], name: str) -> str:
     """A header's text, also where Connect's header converter is the JsonConverter and not the default."""
-    text = required_header(headers, name)
-    if text[0] not in '"{':
-        return text
-    plain = bytes(_unwrapped(text.encode()))
-    if not plain or plain[:1] == b"{":
-        raise invalid(f"header {name!r} is not plain text")
-    return plain.decode()
+    value = headers.get(name)
+    if not value:
+        return required_header(headers, name)
+    if value[0] in _WRAPPINGS:
+        value = bytes(_unwrapped(value))
+        if not value or value[0] == _BRACE:
+            raise invalid(f"header {name!r} is not plain text")
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        raise invalid(f"header {name!r} is not UTF-8") from None
 
 
 def _unwrapped(value: bytes) -> bytes | msgspec.Raw:
@@ -99,7 +102,9 @@ def _unwrapped(value: bytes) -> bytes | msgspec.Raw:
         # The converter writes the schema first and no blanks: a payload of its own with such a field is left alone.
         if value.startswith(b'{"schema":'):
             inner = _read_wrapped(value).payload
-        return _read_text(inner).encode() if bytes(inner)[:1] == b'"' else inner
+        elif value[:1] != _QUOTE:
+            return value
+        return _read_text(inner).encode() if bytes(inner)[:1] == _QUOTE else inner
     except (ValueError, RecursionError):
         # Not Connect's wrapping after all, or broken: the topic's format says exactly what is wrong.
         return value
