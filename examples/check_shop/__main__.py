@@ -1,0 +1,137 @@
+"""Compares the shop's stores with the source: exit 0 if all is as it must be, else 1 with a sentence per difference."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from examples.check_shop.effects import ledger_differences, revenue_differences, search_differences
+from examples.check_shop.expected import JOBS, SOURCE_CENTS, SOURCE_PURCHASES, Order, poison_reasons, read_orders
+from examples.check_shop.letters import MARK, Letters
+from examples.check_shop.servers import Addresses, FoundRecord, Servers, connected
+
+_SHOWN = 20
+_LEDGER = "SELECT tenant, brand, customer_id, orders, cents FROM ledger"
+_POSITIONS = """
+SELECT j.code, p.partition, p.next_offset
+FROM tidegate.position AS p
+JOIN tidegate.job AS j ON j.id = p.job
+WHERE p.topic = $1 AND p.run = 0
+"""
+
+
+@dataclass
+class Verdict:
+    """Figures as (what, expected, found), and one sentence for each difference."""
+
+    figures: list[tuple[str, Any, Any]] = field(default_factory=list)
+    differences: list[str] = field(default_factory=list)
+    dead_letters: dict[str, dict[str, int]] = field(default_factory=dict)
+
+    def figure(self, what: str, expected: object, found: object) -> None:
+        self.figures.append((what, expected, found))
+        if expected != found:
+            self.differences.append(f"{what}: expected {expected}, found {found}")
+
+
+async def check(servers: Servers, prefix: str, limit: int | None) -> Verdict:
+    """Reads everything and compares it."""
+    verdict, orders = Verdict(), read_orders(limit)
+    if limit is None:
+        verdict.figure("purchases in the source", SOURCE_PURCHASES, len(orders))
+        verdict.figure("cents in the source", SOURCE_CENTS, sum(order.cents for order in orders))
+    await _check_ledger(verdict, servers, orders)
+    await _check_search(verdict, servers, orders, alias=f"{prefix}orders")
+    await _check_revenue(verdict, servers, orders, view=f"{prefix}revenue".replace("-", "_"))
+    topic = f"{prefix}shop.orders"
+    await _check_letters(verdict, servers, await servers.records(topic), service=f"{prefix}shop")
+    await _check_positions(verdict, servers, topic)
+    return verdict
+
+
+async def _check_ledger(verdict: Verdict, servers: Servers, orders: Sequence[Order]) -> None:
+    rows = await servers.rows(_LEDGER)
+    verdict.differences += ledger_differences(orders, rows)
+    accounts = [row for row in rows if not row["customer_id"].startswith("poison-")]
+    verdict.figure("ledger: accounts", len({order.account for order in orders}), len(accounts))
+    verdict.figure("ledger: customers", len({o.customer_id for o in orders}), len({r["customer_id"] for r in accounts}))
+    verdict.figure("ledger: orders", len(orders), sum(row["orders"] for row in accounts))
+    verdict.figure("ledger: cents", sum(order.cents for order in orders), sum(row["cents"] for row in accounts))
+
+
+async def _check_search(verdict: Verdict, servers: Servers, orders: Sequence[Order], *, alias: str) -> None:
+    documents = await servers.documents(alias, sorted_by="order_id")
+    verdict.differences += search_differences(orders, documents)
+    kept = [order for order in orders if not order.is_cancelled]
+    sound = [each for name, each in documents.items() if not name.startswith("poison-")]
+    verdict.figure("search: documents", len(kept), len(sound))
+    verdict.figure("search: cents", sum(o.cents for o in kept), sum(each["total_cents"] for each in sound))
+    verdict.figure("search: amended", sum(o.is_amended for o in kept), sum(each["gift_wrapped"] for each in sound))
+
+
+async def _check_revenue(verdict: Verdict, servers: Servers, orders: Sequence[Order], *, view: str) -> None:
+    rows = await servers.table(view)
+    verdict.differences += revenue_differences(orders, rows)
+    kept = [order for order in orders if not order.is_cancelled]
+    sound = [row for row in rows if not row["order_id"].startswith("poison-")]
+    verdict.figure("revenue: rows", len(kept), len(sound))
+    verdict.figure("revenue: cents", sum(o.cents for o in kept), sum(int(row["cents"]) for row in sound))
+    verdict.figure("revenue: days", len({order.day for order in kept}), len({row["day"] for row in sound}))
+
+
+async def _check_letters(verdict: Verdict, servers: Servers, sent: Sequence[FoundRecord], *, service: str) -> None:
+    letters = Letters(sent)
+    await letters.check(servers, service)
+    verdict.differences += letters.differences
+    verdict.dead_letters = {job: dict(sorted(reasons.items())) for job, reasons in letters.by_reason.items()}
+    sent_kinds = {record.header(MARK) for record in sent} - {None}
+    for job in JOBS:
+        wanted = poison_reasons(job)
+        verdict.figure(f"dead letters of {job}", len(wanted), letters.by_reason[job].total())
+        verdict.differences += [f"poison {kind!r} was never sent" for kind in sorted(wanted.keys() - sent_kinds)]
+
+
+async def _check_positions(verdict: Verdict, servers: Servers, topic: str) -> None:
+    ends = await servers.log_ends(topic)
+    positions = {(row["code"], row["partition"]): row["next_offset"] for row in await servers.rows(_POSITIONS, topic)}
+    for job in JOBS:
+        found = {partition: positions.get((job, partition), 0) for partition in ends}
+        verdict.figure(f"settled records of {job}", sum(ends.values()), sum(found.values()))
+        verdict.differences += [
+            f"{job}: partition {partition} is settled up to {found[partition]}, its log ends at {end}"
+            for partition, end in ends.items()
+            if found[partition] != end
+        ]
+
+
+async def _run(prefix: str, limit: int | None) -> Verdict:
+    async with connected(Addresses.of_environment()) as servers:
+        return await check(servers, prefix, limit)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m examples.check_shop", description=__doc__)
+    parser.add_argument("--prefix", default="", help="what SHOP_PREFIX was when the shop ran")
+    parser.add_argument("--orders", type=int, help="how many purchases were sent; all by default")
+    parser.add_argument("--json", action="store_true", help="print JSON for programs")
+    arguments = parser.parse_args()
+    verdict = asyncio.run(_run(arguments.prefix, arguments.orders))
+    if arguments.json:
+        print(json.dumps(asdict(verdict)))
+    else:
+        for what, expected, found in verdict.figures:
+            print(f"{'ok ' if expected == found else 'NOT'}  {what}: expected {expected}, found {found}")
+        for difference in verdict.differences[:_SHOWN]:
+            print(difference)
+        if len(verdict.differences) > _SHOWN:
+            print(f"… and {len(verdict.differences) - _SHOWN} more")
+    return 1 if verdict.differences else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,157 @@
+"""What must be there, from the source file and the stated rules alone."""
+
+from __future__ import annotations
+
+import gzip
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+SOURCE = Path(__file__).parents[1] / "shop" / "data" / "cdnow_master.txt.gz"
+SOURCE_PURCHASES, SOURCE_CENTS = 69_659, 250_031_563
+
+LEDGER, SEARCH, REVENUE = JOBS = ("customer-ledger", "order-search", "revenue-by-day")
+
+APPLIED, SKIPPED = "applied", "skipped"
+POISON: Mapping[str, tuple[str, str, str]] = {
+    "undecodable-bytes": ("undecodable", "undecodable", "undecodable"),
+    "empty-value": ("undecodable", "undecodable", "undecodable"),
+    "byte-order-mark": ("undecodable", "undecodable", "undecodable"),
+    "cut-off": ("undecodable", "undecodable", "undecodable"),
+    "array": ("invalid_event", "invalid_event", "invalid_event"),
+    "string": ("invalid_event", "invalid_event", "invalid_event"),
+    "null": ("invalid_event", "invalid_event", "invalid_event"),
+    "not-a-number": ("invalid_number", "invalid_number", "invalid_number"),
+    "number-out-of-range": ("invalid_number", "invalid_number", "invalid_number"),
+    "lone-surrogate": ("invalid_text", "invalid_text", "invalid_text"),
+    "missing-field": ("invalid_event", "invalid_event", "invalid_event"),
+    "wrong-type": ("invalid_event", "invalid_event", "invalid_event"),
+    "no-event-id": ("invalid_envelope", "invalid_envelope", "invalid_envelope"),
+    "old-specversion": ("invalid_envelope", "invalid_envelope", "invalid_envelope"),
+    "header-not-utf8": ("invalid_envelope", "invalid_envelope", "invalid_envelope"),
+    "tenant-not-utf8": ("invalid_envelope", "invalid_envelope", "invalid_envelope"),
+    "unread-content-type": ("invalid_envelope", "invalid_envelope", "invalid_envelope"),
+    # Only revenue-by-day wants to hear of what it does not know.
+    "newer-version": (SKIPPED, SKIPPED, "unknown_version"),
+    "unknown-type": (SKIPPED, SKIPPED, "unknown_type"),
+    # The ledger knows no cancellations: a record without a value is nothing to it.
+    "nothing-at-all": (SKIPPED, "rejected", "rejected"),
+    "cancelled-without-version": (SKIPPED, "rejected", "rejected"),
+    # What one store cannot take another may: each job is judged alone.
+    "nul-in-text": ("invalid_text", APPLIED, APPLIED),
+    "negative-total": ("rejected", APPLIED, APPLIED),
+    "huge-total": ("handler_failed", "invalid_document", "invalid_document"),
+    "before-1970": (APPLIED, APPLIED, "invalid_document"),
+    "negative-version": (APPLIED, "invalid_document", "invalid_document"),
+}
+"""What becomes of each kind of poison in each job: the reason of its dead letter, or that there is none."""
+
+Account = tuple[str, str, str]
+"""Tenant, brand, customer."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """A purchase of the source, and the state its order must be in."""
+
+    line: int
+    order_id: str
+    tenant: str
+    brand: str
+    customer_id: str
+    day: str
+    discs: int
+    cents: int
+    is_amended: bool
+    is_cancelled: bool
+
+    @property
+    def account(self) -> Account:
+        return self.tenant, self.brand, self.customer_id
+
+
+def read_orders(limit: int | None) -> list[Order]:
+    """One order a line; lines are counted from 1 behind the line of column names."""
+    text = gzip.decompress(SOURCE.read_bytes()).decode("ascii")
+    lines = [line for line in text.splitlines()[1:] if line.strip()]
+    return [_order(number, *line.split()) for number, line in enumerate(lines[:limit], start=1)]
+
+
+def _order(line: int, customer: str, day: str, discs: str, dollars: str) -> Order:
+    tenant = ("aurora", "borealis", "cascade")[int(customer) % 3]
+    return Order(
+        line,
+        f"{tenant}-{line:06d}",
+        tenant,
+        "classics" if line % 2 else "vinyl",
+        customer,
+        f"{day[:4]}-{day[4:6]}-{day[6:]}",
+        int(discs),
+        int(dollars.replace(".", "")),  # the source always has two digits behind the point
+        line % 53 == 0,
+        line % 97 == 0,
+    )
+
+
+def expected_ledger(orders: list[Order]) -> dict[Account, tuple[int, int]]:
+    """Orders and cents of every account: placed orders only, cancelled or not."""
+    ledger: dict[Account, tuple[int, int]] = defaultdict(lambda: (0, 0))
+    for order in orders:
+        count, cents = ledger[order.account]
+        ledger[order.account] = (count + 1, cents + order.cents)
+    return dict(ledger)
+
+
+def expected_documents(orders: list[Order]) -> dict[str, dict[str, object]]:
+    """Every order that is not cancelled, in its newest state."""
+    return {
+        order.order_id: {
+            "order_id": order.order_id,
+            "tenant": order.tenant,
+            "brand": order.brand,
+            "customer_id": order.customer_id,
+            "purchased_on": order.day,
+            "discs": order.discs,
+            "total_cents": order.cents,
+            "version": 2 if order.is_amended else 1,
+            "gift_wrapped": order.is_amended,
+        }
+        for order in orders
+        if not order.is_cancelled
+    }
+
+
+def expected_rows(orders: list[Order]) -> dict[str, dict[str, object]]:
+    """The same orders as rows of revenue."""
+    return {
+        order.order_id: {
+            "order_id": order.order_id,
+            "tenant": order.tenant,
+            "brand": order.brand,
+            "customer_id": order.customer_id,
+            "day": order.day,
+            "discs": order.discs,
+            "cents": order.cents,
+            "gift_wrapped": order.is_amended,
+        }
+        for order in orders
+        if not order.is_cancelled
+    }
+
+
+def poison_outcomes(job: str) -> Iterator[tuple[str, str]]:
+    """Kind and outcome in `job`."""
+    place = JOBS.index(job)
+    for kind, outcomes in POISON.items():
+        yield kind, outcomes[place]
+
+
+def poison_reasons(job: str) -> dict[str, str]:
+    """Kinds that must be dead letters of `job`, with their reasons."""
+    return {kind: outcome for kind, outcome in poison_outcomes(job) if outcome not in (APPLIED, SKIPPED)}
+
+
+def poison_applied(job: str) -> set[str]:
+    """Kinds that `job` can take: their effects must be there."""
+    return {kind for kind, outcome in poison_outcomes(job) if outcome == APPLIED}
