@@ -22,6 +22,7 @@ from aiokafka.errors import (
     CommitFailedError,
     CorruptRecordException,
     IllegalGenerationError,
+    IllegalOperation,
     IllegalStateError,
     KafkaError,
     MessageSizeTooLargeError,
@@ -195,6 +196,8 @@ class KafkaSource:
             await self._consumer.commit({_theirs(p): OffsetAndMetadata(o, "") for p, o in offsets.items()})
         except (CommitFailedError, IllegalStateError, IllegalGenerationError, UnknownMemberIdError) as error:
             raise NotAssigned(f"commit of {_spell(offsets)}: {type(error).__name__}: {error}") from error
+        except IllegalOperation as error:
+            raise NotAssigned(f"commit of {_spell(offsets)}: this reader is in no group") from error
         except KafkaError as error:
             raise Transient(f"commit of {_spell(offsets)}: {type(error).__name__}: {error}") from error
 

@@ -12,7 +12,6 @@ import structlog
 
 from tidegate.testing.groups import Group
 from tidegate.testing.log import Log
-from tidegate_kernel.errors import Transient
 from tidegate_kernel.event import Record, TopicPartition
 from tidegate_kernel.source import Assigned, LogRange, NotAssigned, Revoked, SourceFailure
 
@@ -139,7 +138,7 @@ class MemorySource:
         if not offsets:
             return
         if self._group is None:
-            raise Transient("commit: a reader outside any group has nothing to commit to")
+            raise NotAssigned(f"commit of {len(offsets)} offsets: this reader is in no group")
         if self not in self._group.members or not self._standings.keys() >= offsets.keys():
             raise NotAssigned(f"commit of {len(offsets)} offsets: not assigned to this member any more")
         self._raise_if_down()
