@@ -458,5 +458,5 @@ async def read_partition(settings: KafkaSettings, topic: str) -> list[Record]:
 async def eventually(is_true: Callable[[], bool], *, within: timedelta = timedelta(seconds=20)) -> None:
     """Returns when `is_true`, lets the loop work meanwhile; fails after `within`."""
     async with asyncio.timeout(within.total_seconds()):
-        while not is_true():  # noqa: ASYNC110  # what is waited for has no event of its own
+        while not is_true():
             await asyncio.sleep(0.01)
