@@ -119,3 +119,12 @@ CREATE TABLE tidegate.backfill (
     finished_at timestamptz
 );
 CREATE UNIQUE INDEX one_running_backfill ON tidegate.backfill (job) WHERE state = 'running';
+
+-- Files of a service's own migrations folder that `tidegate migrate` has run.
+CREATE TABLE tidegate.user_migration (
+    service text NOT NULL,
+    name text NOT NULL,
+    sha256 bytea NOT NULL,
+    applied_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (service, name)
+);

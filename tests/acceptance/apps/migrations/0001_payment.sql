@@ -1,0 +1,1 @@
+CREATE TABLE payment (id text PRIMARY KEY, cents bigint NOT NULL);

@@ -1,0 +1,88 @@
+"""A small service for tests of the command line: payments go to a table and to an index.
+
+All names begin with a prefix from the environment, so that runs side by side do not meet.
+"""
+
+import os
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from tidegate import (
+    App,
+    CloudEvents,
+    ConsumerJob,
+    Context,
+    Elasticsearch,
+    Event,
+    Json,
+    ProjectionJob,
+    Rejected,
+    ScopeFields,
+    Topic,
+    Upsert,
+    handle,
+    on,
+)
+
+PREFIX = os.environ.get("SMALL_PREFIX", "small")
+
+
+class Paid(BaseModel):
+    payment: str
+    cents: int
+
+
+@dataclass(frozen=True)
+class KeepPayment:
+    payment: str
+    cents: int
+
+
+def to_payment(event: Event[Paid]) -> KeepPayment:
+    return KeepPayment(event.data.payment, event.data.cents)
+
+
+async def keep_payment(command: KeepPayment, ctx: Context[None]) -> None:
+    if command.cents < 0:
+        raise Rejected("a payment is not negative")
+    await ctx.db.execute("INSERT INTO payment (id, cents) VALUES ($1, $2)", command.payment, command.cents)
+
+
+def payment_document(event: Event[Paid]) -> Upsert:
+    return Upsert(id=event.data.payment, version=1, document={"cents": event.data.cents})
+
+
+payments = Topic(
+    f"{PREFIX}.payments",
+    format=Json(),
+    envelope=CloudEvents(),
+    scope=ScopeFields(tenant="tenantid", brand="brandid"),
+    partitions=2,
+)
+app = App(
+    service=PREFIX,
+    owner="payments-team",
+    jobs=[
+        ConsumerJob(
+            code="ledger",
+            topics=[payments],
+            unlisted="dead_letter",
+            runbook="docs/runbooks/ledger.md",
+            events=[on("payment.made", Paid, to_payment)],
+        ),
+        ProjectionJob(
+            code="search",
+            topics=[payments],
+            unlisted="skip",
+            runbook="docs/runbooks/search.md",
+            events=[on("payment.made", Paid, payment_document)],
+            sink=Elasticsearch(index=f"{PREFIX}-payments", mappings={"properties": {"cents": {"type": "long"}}}),
+            freshness_sla=timedelta(seconds=5),
+        ),
+    ],
+    handlers=[handle(KeepPayment, keep_payment)],
+    migrations=Path(__file__).with_name("migrations"),
+)

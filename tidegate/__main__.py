@@ -1,0 +1,5 @@
+"""`python -m tidegate` is `tidegate`."""
+
+from tidegate.commands import main
+
+main()

@@ -1,0 +1,79 @@
+"""The program `tidegate`: its commands, and how errors end it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated, NoReturn
+
+import typer
+
+from tidegate.commands import migrate, topics
+from tidegate.commands.options import examples
+from tidegate.version import __version__
+from tidegate_kernel.errors import Denied, Misconfigured, TidegateError
+
+_FAILED, _MISUSE, _REFUSED = 1, 2, 3
+
+command_line = typer.Typer(
+    name="tidegate",
+    help="Kafka events applied exactly once to Postgres, Elasticsearch and ClickHouse.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=examples(
+        "tidegate migrate --app shop.app:app",
+        "tidegate topics create --app shop.app:app",
+        "tidegate run --app shop.app:app --all",
+        "tidegate status --app shop.app:app",
+    ),
+)
+command_line.command("migrate", epilog=migrate.EXAMPLES)(migrate.migrate_command)
+command_line.add_typer(topics.topic_commands)
+
+
+@command_line.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=lambda asked: _print_version(asked), is_eager=True, help="Print it.")
+    ] = False,
+) -> None:
+    """Kafka events applied exactly once to Postgres, Elasticsearch and ClickHouse."""
+
+
+def run_command_line() -> NoReturn:
+    """Ends the process: 0 done, 1 failed, 2 misuse, 3 refused. An expected error is one line on standard error."""
+    try:
+        command_line(prog_name="tidegate")
+    except* TidegateError as group:
+        if os.environ.get("TIDEGATE_DEBUG") == "1":
+            raise
+        error = _first(group)
+        typer.echo(f"tidegate: {' '.join(str(error).split())}", err=True)
+        sys.exit(_exit_code(error))
+    sys.exit(0)
+
+
+def _first(group: BaseExceptionGroup[TidegateError]) -> TidegateError:
+    """What ended the work: of errors that came together, the one that says what to do."""
+    leaves: list[TidegateError] = []
+    for error in group.exceptions:
+        leaves += [_first(error)] if isinstance(error, BaseExceptionGroup) else [error]
+    return next((leaf for leaf in leaves if isinstance(leaf, Misconfigured | Denied)), leaves[0])
+
+
+def _exit_code(error: TidegateError) -> int:
+    match error:
+        case Misconfigured():
+            return _MISUSE
+        case Denied():
+            return _REFUSED
+        case _:
+            return _FAILED
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"tidegate {__version__}")
+        raise typer.Exit

@@ -1,0 +1,84 @@
+"""What commands share: options, settings, one way to wait, one way to print."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Coroutine, Sequence
+from typing import Annotated, Any, TypeVar
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from tidegate_kernel.settings import Settings, read_settings
+
+T = TypeVar("T")
+
+AppOption = Annotated[
+    str | None,
+    typer.Option("--app", envvar="TIDEGATE_APP", help="The application, as module:attribute.", show_envvar=True),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+AddressSettings = (
+    "TIDEGATE_KAFKA_BOOTSTRAP",
+    "TIDEGATE_POSTGRES_DSN",
+    "TIDEGATE_ELASTICSEARCH_URL",
+    "TIDEGATE_CLICKHOUSE_URL",
+)
+
+# Wide enough for every table of ours, so that a pipe or a log never gets wrapped cells.
+_PIPE_COLUMNS = 240
+
+
+def settings_of(**overrides: Any) -> Settings:
+    """Returns the settings of the environment; with no server's address in it, those of the local stack.
+
+    One rule for all commands: either the environment says where the servers are, or `tidegate stack` (or `dev`) does.
+    Raises Misconfigured.
+    """
+    use_local_stack()
+    return read_settings(**overrides)
+
+
+def use_local_stack() -> None:
+    """The environment has the addresses of this directory's stack, if it had none and the stack has been started."""
+    if any(name in os.environ for name in AddressSettings):
+        return
+    try:
+        from tidegate.stack.state import default_folder, read_env
+    except ModuleNotFoundError:
+        return  # without tidegate[dev] there is no stack
+    os.environ.update({name.setting: at for name, at in read_env(default_folder() / "env").items()})
+
+
+def wait_for(work: Coroutine[Any, Any, T]) -> T:
+    """Runs `work` to its end on an event loop of its own."""
+    return asyncio.run(work)
+
+
+def print_json(value: Any) -> None:
+    """`value` goes to standard output as JSON, indented."""
+    typer.echo(json.dumps(value, indent=2, default=str))
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, right: Sequence[str] = ()) -> None:
+    """A table goes to standard output: fitted to a terminal, unwrapped in a pipe. Cells may hold rich's markup."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for column in columns:
+        table.add_column(column, justify="right" if column in right else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*("" if cell is None else str(cell) for cell in row))
+    Console(width=None if sys.stdout.isatty() else _PIPE_COLUMNS, highlight=False).print(table)
+
+
+def say(text: str) -> None:
+    """A remark for the person at the terminal: standard error, so that it never mixes with output."""
+    typer.echo(text, err=True)
+
+
+def examples(*lines: str) -> str:
+    """The end of a command's help: lines to copy."""
+    return "\n\n".join(["[bold]Examples[/bold]", *(f"[dim]$[/dim] {line}" for line in lines)])

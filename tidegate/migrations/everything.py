@@ -1,0 +1,83 @@
+"""All that has to be there before jobs run: Tidegate's tables, the service's own, and what its sinks write to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from projections.sink import SinkDeclaration
+from tidegate.app import App
+from tidegate.jobs.declaration import ProjectionJob
+from tidegate.migrations.schema import Phase, exclusively, pending_migrations, upgrade
+from tidegate.migrations.service import ServiceMigrations
+from tidegate_kernel.errors import Misconfigured, Transient
+from tidegate_kernel.settings import Settings
+
+
+class Migrated(NamedTuple):
+    """What was done, or what is missing, by name."""
+
+    migrations: Sequence[str]
+    service_migrations: Sequence[str] = ()
+    sinks: Sequence[str] = ()
+
+    @property
+    def is_anything(self) -> bool:
+        return any(self)
+
+
+async def apply_all(settings: Settings, app: App | None, phase: Phase) -> Migrated:
+    """Everything of `phase` is there; returns what was missing. Several at once wait for each other.
+
+    Raises Misconfigured, or Transient for a migration that could not get its lock.
+    """
+    dsn = settings.postgres_dsn.get_secret_value()
+    async with exclusively(dsn):
+        own = await upgrade(dsn, phase)
+        folder = _folder(app)
+        files = await folder.apply(dsn, phase) if folder is not None else ()
+        sinks = await _prepare_sinks(settings, app) if phase is not Phase.POST else ()
+        return Migrated(own, files, sinks)
+
+
+async def pending_all(settings: Settings, app: App | None, phase: Phase) -> Migrated:
+    """Returns what `apply_all` would do. Raises Misconfigured."""
+    dsn = settings.postgres_dsn.get_secret_value()
+    folder = _folder(app)
+    return Migrated(
+        await pending_migrations(dsn, phase),
+        await folder.pending(dsn, phase) if folder is not None else (),
+        await _unprepared_sinks(settings, app) if phase is not Phase.POST else (),
+    )
+
+
+def _folder(app: App | None) -> ServiceMigrations | None:
+    return None if app is None or app.migrations is None else ServiceMigrations(app.service, app.migrations)
+
+
+def _sinks(app: App | None) -> Sequence[SinkDeclaration]:
+    return [job.sink for job in app.jobs if isinstance(job, ProjectionJob)] if app is not None else []
+
+
+async def _prepare_sinks(settings: Settings, app: App | None) -> Sequence[str]:
+    missing = await _unprepared_sinks(settings, app)
+    for declaration in _sinks(app):
+        async with declaration.open(settings) as sink:
+            try:
+                await sink.prepare()
+            except Transient as error:
+                raise Misconfigured(f"sink {declaration.name!r} cannot be prepared: {error}") from error
+    return missing
+
+
+async def _unprepared_sinks(settings: Settings, app: App | None) -> Sequence[str]:
+    missing = []
+    for declaration in _sinks(app):
+        async with declaration.open(settings) as sink:
+            try:
+                await sink.check()
+            except Misconfigured:
+                missing.append(declaration.name)
+            except Transient as error:
+                raise Misconfigured(f"sink {declaration.name!r} cannot be asked: {error}") from error
+    return missing

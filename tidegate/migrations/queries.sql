@@ -1,0 +1,12 @@
+-- SQL of the migrations. Every query is PREPAREd by a test.
+
+-- name: applied_files
+-- The files of a service that were run, with the digest each had. $1 service.
+SELECT name, sha256
+FROM tidegate.user_migration
+WHERE service = $1
+
+-- name: record_file
+-- A file was run. $1 service, $2 name, $3 digest.
+INSERT INTO tidegate.user_migration (service, name, sha256)
+VALUES ($1, $2, $3)
