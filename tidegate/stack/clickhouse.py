@@ -11,6 +11,8 @@ from tidegate.stack.process import Launch
 from tidegate.stack.progress import Reporter
 from tidegate.stack.servers import Container
 
+_FRONT = Path(__file__).with_name("clickhouse_front.py")
+
 
 class ClickHouse:
     name = ServerName.CLICKHOUSE
@@ -25,7 +27,8 @@ class ClickHouse:
         (home / "data").mkdir(exist_ok=True)
 
     def launch(self, home: Path, ports: list[int]) -> Launch:
-        command = [sys.executable, "-m", "tidegate.stack.clickhouse_front"]
+        # By path, because it needs nothing of Tidegate; -P keeps this folder's module names off its import path.
+        command = [sys.executable, "-P", str(_FRONT)]
         command += ["--path", str(home / "data"), "--port", str(ports[0])]
         return Launch(command=command, address=f"http://127.0.0.1:{ports[0]}", directory=str(home))
 

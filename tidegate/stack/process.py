@@ -79,7 +79,7 @@ def end(record: ProcessRecord, *, grace_seconds: float) -> None:
 
 
 def _still_alive(processes: list[psutil.Process], *, seconds: float) -> list[psutil.Process]:
-    """Those that live on after that time. A zombie is dead: in a container without an init nobody may ever collect it."""
+    """Those that live on after that time. A zombie is dead: without an init process nobody may ever collect it."""
     deadline = time.monotonic() + seconds
     alive = [process for process in processes if _lives(process)]
     while alive and time.monotonic() < deadline:
@@ -90,7 +90,7 @@ def _still_alive(processes: list[psutil.Process], *, seconds: float) -> list[psu
 
 def _lives(process: psutil.Process) -> bool:
     try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return False
 
