@@ -88,7 +88,10 @@ class Lane:
                 await self._take_in(partition, found)
 
     async def _fetch(self) -> Mapping[TopicPartition, Found]:
-        ready = [held for held in self._holdings.of_lane(self.number) if held.is_ready]
+        own = self._holdings.of_lane(self.number)
+        for held in own:
+            held.note_end(self._source)
+        ready = [held for held in own if held.is_ready]
         if not ready:
             await self._loop.clock.sleep(_NOTHING_OWNED_SECONDS)
             return {}

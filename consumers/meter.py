@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 import structlog
 
@@ -17,6 +18,26 @@ from tidegate_kernel.metrics import LagSample, Metrics
 _log = structlog.get_logger(__name__)
 
 
+@dataclass(slots=True)
+class Tally:
+    """What a job's run in this process has come to."""
+
+    records: int = 0
+    applied: int = 0
+    duplicates: int = 0
+    skipped: int = 0
+    stale: int = 0
+    dead_letters: int = 0
+
+    def add(self, batch: Batch, outcome: Outcome) -> None:
+        self.records += len(batch.records)
+        self.applied += outcome.applied
+        self.duplicates += outcome.duplicates
+        self.skipped += outcome.skipped
+        self.stale += outcome.stale
+        self.dead_letters += len(outcome.failures)
+
+
 class Meter:
     """The metrics and log lines of one job."""
 
@@ -29,9 +50,11 @@ class Meter:
         self._held_back = metrics.held_back.labels(job)
         self._clock_skew = metrics.clock_skew.labels(job)
         self._seconds = metrics.batch_seconds.labels(job)
+        self.tally = Tally()
 
     def settled(self, batch: Batch, outcome: Outcome, *, seconds: float) -> None:
         """A batch is final."""
+        self.tally.add(batch, outcome)
         self._metrics.records.labels(self._job, batch.fence.topic).inc(len(batch.records))
         self._applied.inc(outcome.applied)
         self._duplicates.inc(outcome.duplicates)

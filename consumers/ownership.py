@@ -19,7 +19,8 @@ from tidegate_kernel.source import RecordSource
 class Holding:
     """An owned partition. `position` moves with each settle; `waiting` is a batch to be tried again at `due`.
 
-    `idle` is set while no batch of it is being worked on. Timestamps of records are milliseconds.
+    `idle` is set while no batch of it is being worked on. `is_finished`: a backfill has reached the partition's end.
+    Timestamps of records are milliseconds.
     """
 
     partition: TopicPartition
@@ -31,6 +32,7 @@ class Holding:
     newest_settled: int | None = None
     caught_up_at: datetime | None = None
     blocked: str | None = None
+    is_finished: bool = False
     idle: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
@@ -39,7 +41,7 @@ class Holding:
     @property
     def is_ready(self) -> bool:
         """Whether records of it may be fetched now."""
-        return self.waiting is None and self.blocked is None
+        return self.waiting is None and self.blocked is None and not self.is_finished
 
     @property
     def resume_offset(self) -> int:
@@ -57,6 +59,13 @@ class Holding:
         """Whether nothing is left to fetch, also where control records or compaction hide the last offsets."""
         drained, end = source.drained_to(self.partition), source.known_end(self.partition)
         return drained is not None and end is not None and drained >= end
+
+    def note_end(self, source: RecordSource) -> None:
+        """Finished if nothing before the end is left. Call while no record of it is in hand: what the client has
+        handed over counts as read, also where control records or compaction hide the last offsets."""
+        end = self.position.end_offset
+        if end is not None and self.waiting is None:
+            self.is_finished = max(self.position.next_offset, source.drained_to(self.partition) or 0) >= end
 
     def begin(self, batch: Batch) -> None:
         """A batch of it is in hand."""

@@ -42,17 +42,9 @@ class Positions:
 
     async def begin(self, starts: Mapping[TopicPartition, Position]) -> None:
         """Writes the given starts where no row exists. Raises Transient."""
-        items = sorted(starts.items())
-        columns = (
-            [p.topic for p, _ in items],
-            [p.partition for p, _ in items],
-            [s.next_offset for _, s in items],
-            [s.end_offset for _, s in items],
-            [s.topic_id for _, s in items],
-        )
         with translated_errors("begin positions"):
             async with self._pool.acquire(timeout=10) as connection:
-                await connection.execute(_QUERIES["begin_positions"], self._job, self._run, *columns)
+                await write_positions(connection, self._job, self._run, starts)
 
     async def take_over(self, partition: TopicPartition) -> Position | None:
         """Makes this process the owner; None if the position was never begun. Raises Transient.
@@ -78,6 +70,18 @@ class Positions:
         finally:
             update.cancel()  # no effect once done; else the connection would stay busy behind a cancelled takeover
 
+    async def all(self) -> dict[TopicPartition, Position]:
+        """Every position of the run. Raises Transient."""
+        with translated_errors("read positions"):
+            async with self._pool.acquire(timeout=10) as connection:
+                rows = await connection.fetch(_QUERIES["read_positions"], self._job, self._run)
+        return {
+            TopicPartition(row["topic"], row["partition"]): Position(
+                row["epoch"], row["next_offset"], row["topic_id"], row["end_offset"]
+            )
+            for row in rows
+        }
+
     async def read(self, partition: TopicPartition) -> Position | None:
         """The row as it stands, whoever owns it. Raises Transient."""
         with translated_errors(f"read position of {partition.topic}:{partition.partition}"):
@@ -88,6 +92,23 @@ class Positions:
     def fence(self, partition: TopicPartition, position: Position) -> Fence:
         """What a settle of `partition` at `position` has to name."""
         return Fence(self._job, self._run, *partition, position.epoch, position.next_offset)
+
+
+async def write_positions(
+    connection: Connection, job: JobId, run: RunId, starts: Mapping[TopicPartition, Position]
+) -> None:
+    """The given first positions stand, where no row existed."""
+    items = sorted(starts.items())
+    await connection.execute(
+        _QUERIES["begin_positions"],
+        job,
+        run,
+        [partition.topic for partition, _ in items],
+        [partition.partition for partition, _ in items],
+        [start.next_offset for _, start in items],
+        [start.end_offset for _, start in items],
+        [start.topic_id for _, start in items],
+    )
 
 
 async def advance(connection: Connection, fence: Fence, *, next_offset: int) -> None:

@@ -39,3 +39,42 @@ RETURNING next_offset;
 -- name: blocking_backends
 -- Ends the backends that at this moment hold back the one named; $1 its pid. Never a pid remembered from earlier.
 SELECT pg_terminate_backend(pid) FROM unnest(pg_blocking_pids($1)) AS b (pid);
+
+-- name: unfinished_backfill
+-- The job's backfill that has not ended, if any. $1 job.
+SELECT id, source, holder, records, greatest(extract(epoch FROM lease_until - now()), 0)::float8 AS lease_seconds
+FROM tidegate.backfill
+WHERE job = $1 AND state = 'running';
+
+-- name: start_backfill
+-- At most one a job runs at a time: a second one violates the unique index. $1 job, $2 source, $3 holder, $4 seconds.
+INSERT INTO tidegate.backfill (job, source, holder, lease_until)
+VALUES ($1, $2, $3, now() + make_interval(secs => $4))
+RETURNING id;
+
+-- name: take_backfill
+-- Resumes a backfill whose lease ran out. $1 id, $2 holder, $3 seconds. No row: somebody holds it.
+UPDATE tidegate.backfill
+SET holder = $2, lease_until = now() + make_interval(secs => $3)
+WHERE id = $1 AND state = 'running' AND lease_until <= now()
+RETURNING id;
+
+-- name: renew_backfill
+-- $1 id, $2 holder, $3 seconds. No row: the lease is another's, or the backfill has ended.
+UPDATE tidegate.backfill
+SET lease_until = now() + make_interval(secs => $3)
+WHERE id = $1 AND holder = $2 AND state = 'running'
+RETURNING id;
+
+-- name: release_backfill
+-- The holder stops before the end; anybody may resume at once. $1 id, $2 holder.
+UPDATE tidegate.backfill
+SET lease_until = now()
+WHERE id = $1 AND holder = $2 AND state = 'running';
+
+-- name: finish_backfill
+-- $1 id, $2 holder, $3 state, $4 records, $5 dead letters.
+UPDATE tidegate.backfill
+SET state = $3, finished_at = now(), records = records + $4, dead_letters = dead_letters + $5
+WHERE id = $1 AND holder = $2 AND state = 'running'
+RETURNING id;

@@ -40,7 +40,8 @@ def on(
 ) -> Route[ResultT_co]:
     """Declares that events of `type` are decoded to `model` and given to `function`.
 
-    `version` is the schema version that `model` describes; an older version n is lifted by `upcast[n]`, `upcast[n+1]`, …
+    `version` is the schema version that `model` describes; an older version n is lifted by `upcast[n]`, then
+    `upcast[n+1]`, and so on.
     A function whose parameter is not `Event[model]` does not type-check.
     """
     return Route(type, model, function, version, dict(upcast or {}))

@@ -25,8 +25,8 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")
 class App:
     """A service's jobs and handlers. Constructing it checks them all; raises Misconfigured naming job and field.
 
-    `lifespan` opens what handlers need and yields it as `ctx.deps`. `migrations` is a folder of the service's own `.sql`
-    files, run in name order by `tidegate migrate`.
+    `lifespan` opens what handlers need and yields it as `ctx.deps`. `migrations` is a folder of the service's own
+    `.sql` files, run in name order by `tidegate migrate`.
     """
 
     service: str

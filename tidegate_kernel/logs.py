@@ -28,6 +28,7 @@ OUTBOX_RESUMED = "outbox.resumed"
 OUTBOX_TOPICS_UNAVAILABLE = "outbox.topics_unavailable"
 OUTBOX_TOPICS_AVAILABLE = "outbox.topics_available"
 OUTBOX_SET_ASIDE = "outbox.set_aside"
+LEASE_RENEWAL_FAILED = "lease.renewal_failed"
 BACKFILL_STARTED = "backfill.started"
 BACKFILL_FINISHED = "backfill.finished"
 

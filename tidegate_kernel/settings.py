@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal
@@ -79,7 +78,7 @@ def read_settings(**overrides: Any) -> Settings:
 
     Raises Misconfigured with every wrong variable named, never with its value.
     """
-    secrets: dict[str, Any] = {"_secrets_dir": "/run/secrets"} if os.path.isdir("/run/secrets") else {}
+    secrets: dict[str, Any] = {"_secrets_dir": "/run/secrets"} if Path("/run/secrets").is_dir() else {}
     try:
         kafka = KafkaSettings(**secrets)
     except ValidationError as error:

@@ -84,7 +84,7 @@ class ConsumerJob(_TopicJob):
 
 @dataclass(frozen=True, kw_only=True)
 class ProjectionJob(_TopicJob):
-    """Keeps a read model: each event becomes writes that carry their version, so that repeats and late ones are harmless.
+    """Keeps a read model: each event becomes writes that carry their version, so repeats and late ones are harmless.
 
     `freshness_sla`: how far readers may be behind.
     """

@@ -94,8 +94,9 @@ class Mediator:
 
     @asynccontextmanager
     async def _time_limit(self) -> AsyncIterator[asyncio.Timeout]:
+        limit = asyncio.timeout(None)
         try:
-            async with asyncio.timeout(None) as limit:
+            async with limit:
                 self._rearm(limit)
                 yield limit
         except TimeoutError:

@@ -1,0 +1,158 @@
+"""A backfill reads a fixed range of offsets through the job's own pipeline, beside the live group.
+
+Ends are captured at the start; what is produced later is the live consumer's. Progress stands in positions of the
+backfill's own run, so that after a crash it resumes where its last batch settled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import structlog
+
+from consumers.backfill_lease import LEASE_SECONDS, BackfillLease
+from consumers.lane import Lane, LaneSettings
+from consumers.meter import Meter
+from consumers.ownership import Holdings
+from consumers.pipeline import Pipeline
+from consumers.positions import Position
+from consumers.steward import Steward
+from tidegate_kernel import logs
+from tidegate_kernel.clock import Clock
+from tidegate_kernel.errors import LeaseLost, Misconfigured, StaleOwner, Transient
+from tidegate_kernel.event import RunId, TopicPartition
+from tidegate_kernel.source import RecordSource
+
+_log = structlog.get_logger(__name__)
+
+_LOOK_SECONDS = 0.1
+
+
+class Progress(NamedTuple):
+    """Offsets passed and offsets in the whole range."""
+
+    done: int
+    total: int
+
+
+class Backfill:
+    """One process's work on one backfill. Use once."""
+
+    def __init__(
+        self,
+        source: RecordSource,
+        pipeline: Pipeline,
+        steward: Steward,
+        *,
+        settings: LaneSettings,
+        clock: Clock,
+        meter: Meter,
+    ) -> None:
+        self._source, self._pipeline, self._steward = source, pipeline, steward
+        self._settings, self._clock, self._meter = settings, clock, meter
+        self._holdings = Holdings(settings.lanes)
+        self._starts: dict[TopicPartition, int] = {}
+        self._stopping = asyncio.Event()
+        self._lost: TopicPartition | None = None
+
+    # What lanes need to know of the host that runs them.
+
+    @property
+    def settings(self) -> LaneSettings:
+        return self._settings
+
+    @property
+    def clock(self) -> Clock:
+        return self._clock
+
+    @property
+    def meter(self) -> Meter:
+        return self._meter
+
+    def is_stopping(self) -> bool:
+        return self._stopping.is_set()
+
+    def note_lost(self, partition: TopicPartition, *, is_assigned: bool) -> None:
+        """Another process works on this backfill: this one has to end."""
+        self._lost = partition
+        self._stopping.set()
+
+    # The work.
+
+    def stop(self) -> None:
+        """Asks it to end after the batches in hand; it can be resumed. Idempotent."""
+        self._stopping.set()
+
+    def progress(self) -> Progress:
+        """How far it is now."""
+        held = self._holdings.all()
+        ends = {h.partition: h.position.end_offset or 0 for h in held}
+        done = sum(
+            (ends[h.partition] if h.is_finished else h.position.next_offset) - self._starts[h.partition] for h in held
+        )
+        return Progress(done, sum(ends[p] - start for p, start in self._starts.items()))
+
+    async def run(self, positions: Mapping[TopicPartition, Position], lease: BackfillLease, run: RunId) -> bool:
+        """Reads every partition to its end; whether it got there (False after `stop`).
+
+        Raises LeaseLost or StaleOwner if another process took it, Misconfigured for a partition that cannot be read on.
+        """
+        self._starts = {partition: position.next_offset for partition, position in positions.items()}
+        for partition in positions:
+            await self._take(partition)
+        lanes = [
+            Lane(number, self._source, self._pipeline, self._steward, holdings=self._holdings, loop=self)
+            for number in range(self._settings.lanes)
+        ]
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                renewal = tasks.create_task(self._keep_lease(lease, run), name="backfill-lease")
+                for lane in lanes:
+                    tasks.create_task(lane.run(), name=f"lane-{lane.number}")
+                await self._until_done_or_stopped()
+                self._stopping.set()
+                renewal.cancel()
+        except ExceptionGroup as group:
+            raise group.exceptions[0] from group  # whoever failed first ended the others
+        self._raise_if_lost()
+        return self._is_done()
+
+    async def _take(self, partition: TopicPartition) -> None:
+        position = await self._steward.take(self._source, partition)
+        held = self._holdings.add(partition, position)
+        held.is_finished = position.end_offset is not None and position.next_offset >= position.end_offset
+        if not held.is_finished:
+            self._source.seek(partition, position.next_offset)
+
+    async def _until_done_or_stopped(self) -> None:
+        while not self._stopping.is_set() and not self._is_done():
+            self._raise_if_blocked()
+            await self._clock.sleep(_LOOK_SECONDS)
+
+    def _is_done(self) -> bool:
+        return all(held.is_finished for held in self._holdings.all())
+
+    def _raise_if_blocked(self) -> None:
+        for held in self._holdings.all():
+            if held.blocked is not None:
+                where = f"{held.partition.topic}:{held.partition.partition}@{held.position.next_offset}"
+                raise Misconfigured(f"backfill stopped at {where}: {held.blocked}")
+
+    def _raise_if_lost(self) -> None:
+        if self._lost is not None:
+            raise StaleOwner(f"{self._lost.topic}:{self._lost.partition}: another process works on this backfill")
+
+    async def _keep_lease(self, lease: BackfillLease, run: RunId) -> None:
+        """Renews at a third of the lease; without a renewal the work stops before the lease can be another's."""
+        renewed = self._clock.monotonic()
+        while True:
+            await self._clock.sleep(LEASE_SECONDS / 3)
+            try:
+                await lease.renew(run)
+                renewed = self._clock.monotonic()
+            except Transient as error:
+                _log.warning(logs.LEASE_RENEWAL_FAILED, run=run, error=str(error))
+                if self._clock.monotonic() - renewed > LEASE_SECONDS * 0.8:
+                    raise LeaseLost(f"backfill {run}: its lease could not be renewed in time") from error

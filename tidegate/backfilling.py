@@ -1,0 +1,220 @@
+"""`tidegate run JOB --backfill`: plan the range, start or resume, run beside the live group, report."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+import structlog
+
+from consumers.backfill import Backfill, Progress
+from consumers.backfill_lease import BackfillLease, Unfinished
+from consumers.meter import Tally
+from consumers.positions import Position, Positions
+from tidegate.app import App
+from tidegate.assembly import Resources, assemble
+from tidegate.jobs.checkpoints import read_checkpoint
+from tidegate.jobs.declaration import Job, ProjectionJob
+from tidegate.worker import open_resources
+from tidegate_kernel import logs
+from tidegate_kernel.clock import SystemClock
+from tidegate_kernel.errors import AlreadyRunning, Misconfigured
+from tidegate_kernel.event import RunId, TopicPartition
+from tidegate_kernel.kafka import open_reader
+from tidegate_kernel.settings import Settings
+from tidegate_kernel.source import RecordSource
+
+_log = structlog.get_logger(__name__)
+
+_WAIT_FOR_LEASE_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class BackfillStart:
+    """Where a backfill begins; exactly one of the three."""
+
+    checkpoint: str | None = None
+    time: datetime | None = None
+    is_beginning: bool = False
+
+    def spell(self) -> str:
+        """The start as it is stored: the same flags resume the same backfill."""
+        if self.checkpoint is not None:
+            return f"checkpoint {self.checkpoint}"
+        if self.time is not None:
+            return f"time {self.time.isoformat()}"
+        return "beginning"
+
+
+@dataclass(frozen=True, slots=True)
+class BackfillReport:
+    """What a backfill came to in this process. `is_done` is False when it was stopped and can be resumed."""
+
+    job: str
+    run: int
+    is_done: bool
+    was_resumed: bool
+    progress: Progress
+    tally: Tally
+    gaps: Mapping[str, int]
+
+
+@dataclass(slots=True)
+class BackfillOptions:
+    """How to go about it. `on_progress` is called several times a second; `on_wait` with what is waited for."""
+
+    start: BackfillStart
+    accept_gap: bool = False
+    abandon: bool = False
+    on_progress: Callable[[Progress], None] = lambda progress: None
+    on_wait: Callable[[str], None] = lambda reason: None
+
+
+async def run_backfill(
+    app: App, settings: Settings, code: str, options: BackfillOptions, *, stop: asyncio.Event
+) -> BackfillReport:
+    """Re-reads the job's topics from the start to the ends of now, or resumes the one that was interrupted.
+
+    Raises AlreadyRunning while another process works on one, Misconfigured for an unknown checkpoint, a gap that is not
+    accepted or a re-created topic.
+    """
+    job = app.job(code)
+    async with AsyncExitStack() as opened:
+        clock = SystemClock()
+        resources = await opened.enter_async_context(open_resources(app, settings, jobs=1, clock=clock))
+        sink = None
+        if isinstance(job, ProjectionJob):
+            sink = await opened.enter_async_context(job.sink.open(settings))
+            await sink.check()
+        live = await assemble(app, job, resources, sink=sink)
+        lease = BackfillLease(resources.pool, job=live.id, holder=f"{socket.gethostname()}:{os.getpid()}")
+        planned = await _start_or_resume(job, resources, lease, options, stop)
+        if planned is None:
+            raise AlreadyRunning(f"backfill of {code!r}: stopped while waiting for another process")
+        parts = await assemble(app, job, resources, sink=sink, run=planned.run)
+        positions = await Positions(resources.pool, job=live.id, run=planned.run, owner=resources.owner).all()
+        source = await opened.enter_async_context(open_reader(settings.kafka, positions))
+        backfill = Backfill(source, parts.pipeline, parts.steward, settings=parts.lanes, clock=clock, meter=parts.meter)
+        _log.info(logs.BACKFILL_STARTED, job=code, run=planned.run, source=options.start.spell())
+        is_done = await _run(backfill, positions, lease, planned.run, options, stop)
+        tally = parts.meter.tally
+        if is_done:
+            await lease.finish(planned.run, state="done", records=tally.records, dead_letters=tally.dead_letters)
+        else:
+            await lease.release(planned.run)
+        _log.info(logs.BACKFILL_FINISHED, job=code, run=planned.run, done=is_done, records=tally.records)
+        return BackfillReport(code, planned.run, is_done, planned.was_resumed, backfill.progress(), tally, planned.gaps)
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    run: RunId
+    was_resumed: bool
+    gaps: Mapping[str, int]
+
+
+async def _start_or_resume(
+    job: Job, resources: Resources, lease: BackfillLease, options: BackfillOptions, stop: asyncio.Event
+) -> _Planned | None:
+    while (unfinished := await lease.unfinished()) is not None:
+        _refuse_other_start(job, unfinished, options)
+        if await lease.resume(unfinished.run):
+            if not options.abandon:
+                return _Planned(unfinished.run, was_resumed=True, gaps={})
+            await lease.finish(unfinished.run, state="abandoned", records=0, dead_letters=0)
+            break
+        options.on_wait(
+            f"backfill {unfinished.run} of {job.code!r} is held by {unfinished.holder}; "
+            f"its lease ends in {unfinished.lease_seconds:.0f} s unless it is renewed"
+        )
+        if await _stopped_within(stop, _WAIT_FOR_LEASE_SECONDS):
+            return None
+    starts, gaps = await _plan(job, resources, options)
+    return _Planned(await lease.start(options.start.spell(), starts), was_resumed=False, gaps=gaps)
+
+
+def _refuse_other_start(job: Job, unfinished: Unfinished, options: BackfillOptions) -> None:
+    if unfinished.source != options.start.spell() and not options.abandon:
+        raise AlreadyRunning(
+            f"job {job.code!r} has an unfinished backfill from {unfinished.source} (run {unfinished.run}); "
+            "resume it with the same flags, or give it up with --abandon"
+        )
+
+
+async def _plan(
+    job: Job, resources: Resources, options: BackfillOptions
+) -> tuple[dict[TopicPartition, Position], dict[str, int]]:
+    """Where each partition starts and ends, and how many records of each are gone already."""
+    async with open_reader(resources.settings.kafka) as reader:
+        partitions = sorted({p for topic in job.topics for p in await reader.partitions_of(topic.name)})
+        ids = {topic.name: await reader.topic_id(topic.name) for topic in job.topics}
+        ranges = await reader.ranges(partitions)
+        wanted = await _wanted(reader, resources, options.start, partitions)
+    starts: dict[TopicPartition, Position] = {}
+    gaps: dict[str, int] = {}
+    for partition in partitions:
+        first, topic_id = wanted.get(partition, (ranges[partition].start, ids[partition.topic]))
+        where = f"{partition.topic}:{partition.partition}"
+        if topic_id != ids[partition.topic] or first > ranges[partition].end:
+            raise Misconfigured(
+                f"{where}: the topic was re-created since {options.start.spell()!r}; its offsets mean others"
+            )
+        if first < ranges[partition].start:
+            gaps[where] = ranges[partition].start - first
+            first = ranges[partition].start
+        starts[partition] = Position(0, first, topic_id, end_offset=ranges[partition].end)
+    if gaps and not options.accept_gap:
+        told = ", ".join(f"{where} lacks {count} records" for where, count in gaps.items())
+        raise Misconfigured(
+            f"gap: retention removed records after {options.start.spell()!r}: {told}; --accept-gap goes on"
+        )
+    return starts, gaps
+
+
+async def _wanted(
+    reader: RecordSource, resources: Resources, start: BackfillStart, partitions: list[TopicPartition]
+) -> Mapping[TopicPartition, tuple[int, UUID]]:
+    """Start offset and topic id per partition; a partition that is not named starts at its log's start."""
+    if start.checkpoint is not None:
+        return await read_checkpoint(resources.pool, start.checkpoint)
+    if start.time is not None:
+        offsets = await reader.offsets_at(partitions, int(start.time.timestamp() * 1000))
+        return {p: (offset, await reader.topic_id(p.topic)) for p, offset in offsets.items()}
+    return {}
+
+
+async def _run(
+    backfill: Backfill,
+    positions: Mapping[TopicPartition, Position],
+    lease: BackfillLease,
+    run: RunId,
+    options: BackfillOptions,
+    stop: asyncio.Event,
+) -> bool:
+    watcher = asyncio.create_task(_watch(backfill, options.on_progress, stop), name="backfill-progress")
+    try:
+        return await backfill.run(positions, lease, run)
+    finally:
+        watcher.cancel()
+        options.on_progress(backfill.progress())
+
+
+async def _watch(backfill: Backfill, on_progress: Callable[[Progress], None], stop: asyncio.Event) -> None:
+    while not await _stopped_within(stop, 0.2):
+        on_progress(backfill.progress())
+    backfill.stop()
+
+
+async def _stopped_within(stop: asyncio.Event, seconds: float) -> bool:
+    try:
+        async with asyncio.timeout(seconds):
+            await stop.wait()
+    except TimeoutError:
+        return False
+    return True
