@@ -19,7 +19,9 @@ from projections.writes import Delete, Upsert
 from tidegate_kernel.errors import InvalidDocument, Misconfigured
 
 Convert = Callable[[Any], Any]
-"""A value as the column's writer takes it. Raises TypeError, ValueError or ArithmeticError for one that does not."""
+"""A value as the column's writer takes it. Raises one of `_MISFITS` for a value that does not fit."""
+
+_MISFITS = (TypeError, ValueError, ArithmeticError, LookupError)
 
 _SUPPORTED = (
     "String, FixedString, Int8 to UInt64, Float32, Float64, Bool, Date, Date32, DateTime, DateTime64, UUID, Decimal, "
@@ -54,7 +56,7 @@ def column(name: str, type_name: str) -> Column:
     try:
         declared = get_from_name(type_name)
         convert, blank, takes = _of_type(declared)
-    except (ClickHouseError, KeyError, ValueError) as error:
+    except (ClickHouseError, LookupError, ValueError) as error:
         raise Misconfigured(f"column {name!r}: type {type_name!r} is not supported; take {_SUPPORTED}") from error
     return Column(name, declared, convert, blank, takes)
 
@@ -75,7 +77,7 @@ class RowEncoder:
         document = write.document if write.document.__class__ is dict else _mapping(write)
         try:
             row = [convert(document[name]) for name, convert in self._converters]
-        except (TypeError, ValueError, ArithmeticError, KeyError):
+        except _MISFITS:
             # Not chained: the errors of conversions quote the value.
             raise self._explanation(write, document) from None
         if len(document) != len(row):
@@ -108,7 +110,7 @@ class RowEncoder:
         key = self.columns[self._id]
         try:
             return key.convert(_number_of(write.id) if key.takes.startswith("an integer") else write.id)
-        except (TypeError, ValueError, ArithmeticError):
+        except _MISFITS:
             raise InvalidDocument(f"document {_short(write.id)}: the id does not fit column {key.name!r}") from None
 
     def _explanation(self, write: Upsert, document: Mapping[str, Any]) -> InvalidDocument:
@@ -119,7 +121,7 @@ class RowEncoder:
             value = document[each.name]
             try:
                 each.convert(value)
-            except (TypeError, ValueError, ArithmeticError):
+            except _MISFITS:
                 return InvalidDocument(f"{start}{each.name!r} takes {each.takes}, not this {type(value).__name__}")
         return InvalidDocument(f"{start}values changed while they were read")
 
@@ -278,7 +280,11 @@ def _truth(value: Any) -> bool:
 
 
 def _uuid(value: Any) -> UUID:
-    return value if isinstance(value, UUID) else UUID(value)
+    if isinstance(value, UUID):
+        return value
+    if isinstance(value, str):
+        return UUID(value)
+    raise TypeError
 
 
 def _nullable(convert: Convert) -> Convert:
