@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 PY := .venv/bin/python
-SOURCES := $(wildcard tidegate tidegate_kernel consumers inbox dlq projections examples bench tests)
+SOURCES := $(wildcard tidegate tidegate_kernel consumers inbox dlq projections examples bench tests scripts)
 # A folder without a module would stop mypy.
 TYPED := $(foreach folder,$(SOURCES),$(if $(shell find $(folder) -name '*.py' -print -quit),$(folder)))
 
