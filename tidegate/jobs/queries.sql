@@ -66,3 +66,42 @@ SELECT
         AS oldest_age_seconds,
     count(*) FILTER (WHERE o.failed_at IS NOT NULL) AS set_aside
 FROM tidegate.outbox AS o
+
+-- name: live_positions
+-- Where the live consumer of a job stands. $1 service, $2 job code. The newest generation is the one that readers see.
+SELECT p.topic, p.partition, p.next_offset, p.topic_id, p.owner, p.moved_at
+FROM tidegate.position AS p
+WHERE p.run = 0
+    AND p.job = (
+        SELECT j.id FROM tidegate.job AS j WHERE j.service = $1 AND j.code = $2 ORDER BY j.generation DESC LIMIT 1
+    )
+ORDER BY p.topic, p.partition
+
+-- name: create_checkpoint
+-- One row per partition. $1 name, $2 topics, $3 partitions, $4 topic ids, $5 next offsets.
+INSERT INTO tidegate.checkpoint (name, topic, partition, topic_id, next_offset)
+SELECT $1, c.topic, c.partition, c.topic_id, c.next_offset
+FROM unnest($2::text[], $3::integer[], $4::uuid[], $5::bigint[]) AS c (topic, partition, topic_id, next_offset)
+
+-- name: read_checkpoint
+-- $1 name.
+SELECT c.topic, c.partition, c.topic_id, c.next_offset, c.created_at
+FROM tidegate.checkpoint AS c
+WHERE c.name = $1
+ORDER BY c.topic, c.partition
+
+-- name: list_checkpoints
+-- All checkpoints, newest first.
+SELECT
+    c.name,
+    min(c.created_at) AS created_at,
+    array_agg(DISTINCT c.topic) AS topics,
+    count(*) AS partitions
+FROM tidegate.checkpoint AS c
+GROUP BY c.name
+ORDER BY min(c.created_at) DESC, c.name
+
+-- name: delete_checkpoint
+-- Returns how many partitions it had. $1 name.
+WITH gone AS (DELETE FROM tidegate.checkpoint WHERE name = $1 RETURNING name)
+SELECT count(*) FROM gone
