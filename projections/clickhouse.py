@@ -103,8 +103,7 @@ class ClickHouseSink:
     async def prepare(self) -> None:
         client = await self._connection.client()
         with translated_errors(self._table.view):
-            await self._table.create(client)
-        await self.check()
+            await self._table.prepare(client)
 
     async def check(self) -> None:
         client = await self._connection.client()

@@ -86,14 +86,14 @@ class Connection:
                 settings={"async_insert": 0},
             )
             try:
-                await _require_synchronous_inserts(client)
+                await require_synchronous_inserts(client)
             except BaseException:
                 await client.close()
                 raise
         return client
 
 
-async def _require_synchronous_inserts(client: AsyncClient) -> None:
+async def require_synchronous_inserts(client: AsyncClient) -> None:
     """Raises Misconfigured where a server's profile overrules the setting (Case 100)."""
     if (await client.query("SELECT toString(getSetting('async_insert'))")).result_rows[0][0] not in ("0", "false"):
         raise Misconfigured(

@@ -45,26 +45,34 @@ class VersionedTable:
         """The table's columns with ours behind, in the order of an insert."""
         return {**self.columns, self.version_column: "UInt64", DELETED: "UInt8"}
 
-    async def create(self, client: AsyncClient) -> None:
-        """Table and view exist; what was there stays as it was."""
+    async def prepare(self, client: AsyncClient) -> None:
+        """Table and view exist. Raises Misconfigured where one was there and is not as declared."""
         await client.command(self._table_statement())
+        # Before the view: over another table its statement would fail with less to say.
+        await self._check_table(client)
         await client.command(self._view_statement())
+        await self._check_view(client)
 
     async def check(self, client: AsyncClient) -> None:
         """Raises Misconfigured unless table and view are there as declared."""
+        await self._check_table(client)
+        await self._check_view(client)
+
+    async def _check_table(self, client: AsyncClient) -> None:
         engine, engine_full, sorting_key, partition_key, _ = await self._find(client, self.physical)
-        if not engine.endswith("ReplacingMergeTree") or f"{self.version_column}, {DELETED})" not in engine_full:
+        # A replicated engine has its path and replica before them.
+        ours = re.search(rf"[( ]{self.version_column}, {DELETED}\)", engine_full)
+        if not engine.endswith("ReplacingMergeTree") or not ours:
             raise self._misfit(f"table {self.physical!r} is no ReplacingMergeTree({self.version_column}, {DELETED})")
         if _plain(sorting_key) != ",".join(self.order_by):
             raise self._misfit(f"table {self.physical!r} is sorted by {sorting_key!r}")
         if _plain(partition_key) != _plain(self.partition_by or ""):
             raise self._misfit(f"table {self.physical!r} is partitioned by {partition_key!r}")
         await self._check_columns(client, self.physical, self.all_columns)
-        await self._check_view(client)
 
     async def _check_view(self, client: AsyncClient) -> None:
         engine, _, _, _, query = await self._find(client, self.view)
-        if engine != "View" or f"{self.physical} FINAL" not in query or DELETED not in query:
+        if engine != "View" or f"{self.physical} FINAL" not in _plain_names(query) or DELETED not in query:
             raise self._misfit(f"{self.view!r} is no view of {self.physical!r} without its tombstones")
         await self._check_columns(client, self.view, self.columns)
 
@@ -107,6 +115,10 @@ class VersionedTable:
 
 def _listed(names: Sequence[str] | Mapping[str, str]) -> str:
     return ", ".join(f"`{name}`" for name in names)
+
+
+def _plain_names(query: str) -> str:
+    return query.replace("`", "")
 
 
 def _plain(expression: str) -> str:
