@@ -14,6 +14,9 @@ import pytest
 
 from tidegate.stack.stack import Stack
 
+# Several commands one after the other, each a Python of its own that imports everything.
+pytestmark = pytest.mark.timeout(180)
+
 ROOT = Path(__file__).parents[2]
 SOME = "postgres,clickhouse"
 

@@ -1,6 +1,8 @@
 """The same servers as containers, where a Docker engine answers."""
 
 import json
+import os
+import socket
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,8 @@ class ContainerRecord:
 
 def engine() -> Any | None:
     """The Docker engine's client if an engine answers within two seconds, else None."""
+    if not _something_listens():
+        return None
     try:
         import docker
         from docker.errors import DockerException
@@ -39,6 +43,16 @@ def engine() -> Any | None:
     except (DockerException, OSError):
         return None
     return client
+
+
+def _something_listens() -> bool:
+    """False if the engine's local socket takes no connection; whether it is an engine is for the client to find out."""
+    scheme, _, path = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock").partition("://")
+    if scheme != "unix":
+        return True
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(2)
+        return probe.connect_ex(path) == 0
 
 
 def start(name: ServerName, container: Container, *, label: str, record_file: Path) -> ContainerRecord:
