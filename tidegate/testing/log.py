@@ -89,6 +89,11 @@ class Log:
         self.start = max(self.start, min(start, self.end))
         self._records = [record for record in self._records if record.offset >= self.start]
 
+    def last_offset(self) -> int | None:
+        """Where the last readable record stands; None in an empty log."""
+        beyond = bisect_left(self._records, self.stable_end, key=_by_offset)
+        return self._records[beyond - 1].offset if beyond else None
+
     def records(self) -> list[StoredRecord]:
         """All that a reader can see."""
         return list(self._readable(self.start))

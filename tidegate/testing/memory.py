@@ -40,11 +40,13 @@ class _Topic:
 class MemoryBroker:
     """Topics, logs and groups. Use from one event loop.
 
-    While `is_down`, every request of sources and writers fails as over a lost connection.
+    While `is_down`, every request of sources and writers fails as over a lost connection. With `creates_topics`, what
+    is written to an unknown topic creates it, with one partition.
     """
 
-    def __init__(self, clock: Clock | None = None) -> None:
+    def __init__(self, clock: Clock | None = None, *, creates_topics: bool = False) -> None:
         self.clock = clock or SystemClock()
+        self._creates_topics = creates_topics
         self._topics: dict[str, _Topic] = {}
         self._groups: dict[str, Group] = {}
         self._failures: list[tuple[TopicPartition | None, SourceFailure]] = []
@@ -98,6 +100,8 @@ class MemoryBroker:
 
     def append(self, outgoing: Outgoing, *, transaction: int | None = None) -> StoredRecord:
         """Returns the record as it stands in the log, visible to readers at once unless it belongs to a transaction."""
+        if outgoing.topic not in self._topics and self._creates_topics:
+            self.create_topic(outgoing.topic)
         topic = self._topics.get(outgoing.topic)
         if topic is None:
             raise Misconfigured(f"topic {outgoing.topic!r} does not exist; create it with create_topic")
@@ -124,9 +128,11 @@ class MemoryBroker:
         return [] if known is None else [record for log in known.logs for record in log.records()]
 
     def max_message_bytes(self, topic: str) -> int | None:
-        """The topic's limit; None for an unknown topic."""
+        """The topic's limit; None for a topic that cannot be written to because it does not exist."""
         known = self._topics.get(topic)
-        return None if known is None else known.max_message_bytes
+        if known is None:
+            return _MAX_MESSAGE_BYTES if self._creates_topics else None
+        return known.max_message_bytes
 
     # Clients.
 
