@@ -59,7 +59,7 @@ class Servers:
     async def documents(self, alias: str, *, sorted_by: str) -> dict[str, dict[str, Any]]:
         """All documents that readers of the alias see, by id."""
         base = f"{self._addresses.elasticsearch}/{alias}"
-        await self._json("POST", f"{base}/_refresh", {})
+        await self._json("POST", f"{base}/_refresh", None)
         found: dict[str, dict[str, Any]] = {}
         after: list[Any] | None = None
         while True:
@@ -106,7 +106,7 @@ class Servers:
         finally:
             await consumer.stop()
 
-    async def _json(self, method: str, url: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    async def _json(self, method: str, url: str, body: Mapping[str, Any] | None) -> dict[str, Any]:
         async with self._http.request(method, url, json=body) as answer:
             found: dict[str, Any] = await answer.json()
             if answer.status != 200:

@@ -1,0 +1,151 @@
+"""The trial, top to bottom: set up, send, kill, replace, settle, stop, check."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import aiohttp
+
+from examples.shop.demo.kill import kill_in_flight, unproven
+from examples.shop.demo.place import Place, TrialFailed, fresh_place
+from examples.shop.demo.poison import POISON
+from examples.shop.demo.produce import Sent, producing
+from examples.shop.demo.purchases import read_purchases
+from examples.shop.demo.report import Report
+from examples.shop.demo.sabotage import Sabotage, spoil
+from examples.shop.demo.screen import Screen, screen
+from examples.shop.demo.story import Step, Story
+from examples.shop.demo.watch import APPLIED, DUPLICATES, JOBS, Watch
+from examples.shop.demo.workers import start_worker, tidegate, until_ready
+
+# The kill comes in the middle of the traffic: late enough for claims to exist, early enough for much to come.
+_KILL_AT = 0.4
+_SETTLE_SECONDS = 90.0
+
+
+@dataclass(frozen=True)
+class Options:
+    """`orders` None means all of the source. `per_second` is how fast the order service sends."""
+
+    orders: int | None = None
+    per_second: float = 4000.0
+    sabotage: Sabotage | None = None
+
+
+async def run_trial(options: Options) -> tuple[Report, Place]:
+    """Carries the trial out. What is wrong stands in the report; raises TrialFailed if it could not go on."""
+    started = time.monotonic()
+    purchases = read_purchases(options.orders)
+    steps = Story(purchases).steps
+    async with AsyncExitStack() as opened:
+        shown = opened.enter_context(screen(len(steps)))
+        place, database = await opened.enter_async_context(fresh_place())
+        http = await opened.enter_async_context(aiohttp.ClientSession())
+        watch = Watch(place, database, http, shown, Sent())
+        report = Report(place.run, len(purchases))
+        await _set_up(place, shown)
+        try:
+            await _work(watch, report, steps, options)
+            report.worker_exits = {w.name: await w.stop() for w in watch.workers if w.is_running}
+        finally:
+            _end_all(watch)
+        shown.say(f"stopped: {report.worker_exits}")
+        if options.sabotage is not None:
+            report.sabotaged = await spoil(options.sabotage, place, purchases, database=database, http=http)
+            shown.say(f"sabotage: {options.sabotage} of order {report.sabotaged}")
+        shown.say("checking every account, document, row and dead letter against the source")
+        await _check(place, report, options)
+        _judge(report)
+    report.seconds = time.monotonic() - started
+    return report, place
+
+
+async def _set_up(place: Place, shown: Screen) -> None:
+    await tidegate(place, "migrate")
+    await tidegate(place, "topics", "create")
+    shown.say(f"database, topics, index and table of trial {place.run} are there")
+
+
+async def _work(watch: Watch, report: Report, steps: Sequence[Step], options: Options) -> None:
+    """Everything is sent and settled, one worker was killed and replaced."""
+    watch.workers += [await start_worker(watch.place, f"worker-{number}") for number in (1, 2)]
+    await until_ready(watch.workers, watch.http)
+    watch.screen.say("two workers are ready; the order service begins to send")
+    started = time.monotonic()
+    async with (
+        producing(watch.place.kafka, watch.place.topic, datetime.now(UTC)) as producer,
+        asyncio.TaskGroup() as tasks,
+    ):
+        looking = tasks.create_task(watch.run(), name="watch")
+        tasks.create_task(producer.send(steps, per_second=options.per_second, sent=watch.sent), name="send")
+        await watch.until_sent(_KILL_AT, len(steps))
+        await _kill_and_replace(watch, report)
+        await watch.until_settled(len(steps), seconds=len(steps) / options.per_second + _SETTLE_SECONDS)
+        looking.cancel()
+    report.settling_seconds = time.monotonic() - started
+    await watch.look()
+    _count(watch, report)
+    if report.kill is not None:
+        report.failures += await unproven(report.kill, watch.database)
+
+
+async def _kill_and_replace(watch: Watch, report: Report) -> None:
+    victim = watch.workers[0]
+    report.kill = await kill_in_flight(victim, watch.database)
+    batches = ", ".join(f"{b.job} {b.partition}@{b.next_offset}" for b in report.kill.batches)
+    watch.screen.say(f"killed {victim.name} (SIGKILL) with a transaction open: {batches}")
+    watch.workers.append(await start_worker(watch.place, "worker-3"))
+    watch.screen.say("worker-3 takes its place")
+
+
+def _count(watch: Watch, report: Report) -> None:
+    sent = watch.sent
+    report.produced, report.repeats, report.poison = sent.records, sent.repeats, sent.poison
+    report.events_per_second = sent.records / report.settling_seconds
+    report.applied = {job: watch.counted(APPLIED, job) for job in JOBS}
+    report.duplicates_dropped = {job: watch.counted(DUPLICATES, job) for job in JOBS}
+    report.freshness_seconds = {job: watch.lag_quantiles(job, (0.5, 0.99)) for job in JOBS}
+
+
+def _end_all(watch: Watch) -> None:
+    for worker in watch.workers:
+        if worker.is_running:
+            worker.process.kill()
+
+
+async def _check(place: Place, report: Report, options: Options) -> None:
+    """The checker is a process of its own that shares nothing with this one."""
+    arguments = ["--prefix", place.prefix, "--json"]
+    if options.orders is not None:
+        arguments += ["--orders", str(options.orders)]
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "examples.check_shop", *arguments),
+        env=place.environment,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    printed, errors = await process.communicate()
+    if process.returncode not in (0, 1) or not printed:
+        raise TrialFailed(f"the checker ended with {process.returncode}:\n{errors.decode()[-2000:]}")
+    verdict: dict[str, Any] = json.loads(printed)
+    report.figures = [(what, expected, found) for what, expected, found in verdict["figures"]]
+    report.dead_letters = verdict["dead_letters"]
+    report.failures += verdict["differences"]
+
+
+def _judge(report: Report) -> None:
+    """What the checker cannot see: the duplicates, the poison that was sent, the kill, how the workers ended."""
+    report.failures += [f"{job}: no duplicate was dropped" for job, n in report.duplicates_dropped.items() if not n]
+    if report.poison != len(POISON):
+        report.failures.append(f"{report.poison} kinds of poison were sent instead of {len(POISON)}")
+    if report.kill is None or not report.kill.batches:
+        report.failures.append("the kill hit nothing in flight")
+    report.failures += [f"{name} ended with {code}" for name, code in report.worker_exits.items() if code]
