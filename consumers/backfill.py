@@ -18,7 +18,7 @@ from consumers.meter import Meter
 from consumers.ownership import Holdings
 from consumers.pipeline import Pipeline
 from consumers.positions import Position
-from consumers.steward import Steward
+from consumers.steward import Steward, Survey
 from tidegate_kernel import logs
 from tidegate_kernel.clock import Clock
 from tidegate_kernel.errors import LeaseLost, Misconfigured, StaleOwner, Transient
@@ -74,7 +74,7 @@ class Backfill:
     def is_stopping(self) -> bool:
         return self._stopping.is_set()
 
-    def note_lost(self, partition: TopicPartition, *, is_assigned: bool) -> None:
+    def note_lost(self, partition: TopicPartition, *, is_assigned: bool) -> None:  # noqa: ARG002  # no group here
         """Another process works on this backfill: this one has to end."""
         self._lost = partition
         self._stopping.set()
@@ -100,8 +100,9 @@ class Backfill:
         Raises LeaseLost or StaleOwner if another process took it, Misconfigured for a partition that cannot be read on.
         """
         self._starts = {partition: position.next_offset for partition, position in positions.items()}
+        survey = await self._steward.survey(self._source, sorted(positions))
         for partition in positions:
-            await self._take(partition)
+            await self._take(partition, survey)
         lanes = [
             Lane(number, self._source, self._pipeline, self._steward, holdings=self._holdings, loop=self)
             for number in range(self._settings.lanes)
@@ -119,9 +120,10 @@ class Backfill:
         self._raise_if_lost()
         return self._is_done()
 
-    async def _take(self, partition: TopicPartition) -> None:
-        position = await self._steward.take(self._source, partition)
+    async def _take(self, partition: TopicPartition, survey: Survey) -> None:
+        position = await self._steward.take(partition, survey)
         held = self._holdings.add(partition, position)
+        held.blocked = survey.obstacle(partition, position)
         held.is_finished = position.end_offset is not None and position.next_offset >= position.end_offset
         if not held.is_finished:
             self._source.seek(partition, position.next_offset)

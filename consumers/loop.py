@@ -17,7 +17,7 @@ from consumers.lane import Lane, LaneSettings
 from consumers.meter import Meter
 from consumers.ownership import Holdings
 from consumers.pipeline import Pipeline
-from consumers.steward import Steward
+from consumers.steward import Steward, Survey
 from tidegate_kernel import logs
 from tidegate_kernel.clock import Clock
 from tidegate_kernel.errors import Transient
@@ -142,23 +142,27 @@ class ConsumerLoop:
     async def _keep_ownership(self, source: RecordSource) -> None:
         while True:
             self._changed.clear()
-            for partition in sorted(self._assigned - self.holdings.owned):
-                await self._take(source, partition)
+            if missing := sorted(self._assigned - self.holdings.owned):
+                await self._take_all(source, missing)
             all_taken = self._assigned <= self.holdings.owned
             await self._wait_for_change(None if all_taken else _TAKEOVER_AGAIN_SECONDS)
 
-    async def _take(self, source: RecordSource, partition: TopicPartition) -> None:
-        topic, number = partition
+    async def _take_all(self, source: RecordSource, partitions: Sequence[TopicPartition]) -> None:
         try:
-            position = await self._steward.take(source, partition)
-            obstacle = await self._steward.obstacle(source, partition, position)
-            if partition not in self._assigned:
-                return  # revoked meanwhile: whoever owns it now raises the epoch after us
-            source.seek(partition, position.next_offset)
+            survey = await self._steward.survey(source, partitions)
+            for partition in partitions:
+                await self._take(source, partition, survey)
         except Transient as error:
-            _log.warning(logs.TAKEOVER_FAILED, topic=topic, partition=number, error=str(error))
-            return
+            _log.warning(logs.TAKEOVER_FAILED, error=str(error))
+
+    async def _take(self, source: RecordSource, partition: TopicPartition, survey: Survey) -> None:
+        position = await self._steward.take(partition, survey)
+        if partition not in self._assigned:
+            return  # revoked meanwhile: whoever owns it now raises the epoch after us
+        source.seek(partition, position.next_offset)
+        obstacle = survey.obstacle(partition, position)
         self.holdings.add(partition, position).blocked = obstacle
+        topic, number = partition
         if obstacle is not None:
             _log.error(logs.PARTITION_BLOCKED, topic=topic, partition=number, why=obstacle)
             return

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum, auto
+from uuid import UUID
 
 from consumers.batch import Batch
 from consumers.positions import Position, Positions
 from tidegate_kernel.errors import Transient
 from tidegate_kernel.event import Fence, TopicPartition
-from tidegate_kernel.source import RecordSource
+from tidegate_kernel.source import LogRange, RecordSource
 
 
 class Standing(Enum):
@@ -23,36 +26,21 @@ class Standing(Enum):
     """Another epoch: another owner."""
 
 
-class Steward:
-    """Ownership of one run's positions."""
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """Ranges and topic ids of some partitions at one moment."""
 
-    def __init__(self, positions: Positions) -> None:
-        self._positions = positions
+    ranges: Mapping[TopicPartition, LogRange]
+    topic_ids: Mapping[str, UUID]
 
-    async def take(self, source: RecordSource, partition: TopicPartition) -> Position:
-        """This process owns `partition`. Its first owner ever begins at the log's start.
+    def beginning(self, partition: TopicPartition) -> Position:
+        """The log's start, under the topic's id of now."""
+        return Position(0, self.ranges[partition].start, self.topic_ids[partition.topic])
 
-        Raises Transient if Postgres or Kafka cannot answer now.
-        """
-        taken = await self._positions.take_over(partition)
-        if taken is None:
-            await self.begin(source, [partition])
-            taken = await self._positions.take_over(partition)
-        if taken is None:
-            raise Transient(f"{partition.topic}:{partition.partition}: its position vanished while it was taken over")
-        return taken
-
-    async def begin(self, source: RecordSource, partitions: Sequence[TopicPartition]) -> None:
-        """Writes the first positions: the log's start, under the topic's id of now."""
-        ranges = await source.ranges(partitions)
-        ids = {topic: await source.topic_id(topic) for topic in {p.topic for p in partitions}}
-        await self._positions.begin({p: Position(0, ranges[p].start, ids[p.topic]) for p in partitions})
-
-    async def obstacle(self, source: RecordSource, partition: TopicPartition, position: Position) -> str | None:
+    def obstacle(self, partition: TopicPartition, position: Position) -> str | None:
         """Why the partition must not be read from `position`, or None. Never jumps over what is missing."""
-        held = (await source.ranges([partition]))[partition]
-        topic_id = await source.topic_id(partition.topic)
-        if topic_id != position.topic_id:
+        held = self.ranges[partition]
+        if self.topic_ids[partition.topic] != position.topic_id:
             return (
                 f"re-created: topic {partition.topic!r} has another id than when position {position.next_offset} "
                 "was reached; its offsets mean other records now"
@@ -62,6 +50,31 @@ class Steward:
         if position.next_offset > held.end:
             return f"re-created: position {position.next_offset} lies beyond the log's end {held.end}"
         return None
+
+
+class Steward:
+    """Ownership of one run's positions."""
+
+    def __init__(self, positions: Positions) -> None:
+        self._positions = positions
+
+    async def survey(self, source: RecordSource, partitions: Sequence[TopicPartition]) -> Survey:
+        """What Kafka says of `partitions` now, asked once for all of them. Raises Transient."""
+        ranges, ids = await asyncio.gather(source.ranges(partitions), _topic_ids(source, partitions))
+        return Survey(ranges, ids)
+
+    async def take(self, partition: TopicPartition, survey: Survey) -> Position:
+        """This process owns `partition`. Its first owner ever begins at the log's start.
+
+        Raises Transient if Postgres cannot answer now.
+        """
+        taken = await self._positions.take_over(partition)
+        if taken is None:
+            await self._positions.begin({partition: survey.beginning(partition)})
+            taken = await self._positions.take_over(partition)
+        if taken is None:
+            raise Transient(f"{partition.topic}:{partition.partition}: its position vanished while it was taken over")
+        return taken
 
     async def standing(
         self, partition: TopicPartition, believed: Position, batch: Batch
@@ -77,3 +90,8 @@ class Steward:
     def fence(self, partition: TopicPartition, position: Position) -> Fence:
         """What a settle of `partition` at `position` has to name."""
         return self._positions.fence(partition, position)
+
+
+async def _topic_ids(source: RecordSource, partitions: Sequence[TopicPartition]) -> dict[str, UUID]:
+    topics = sorted({partition.topic for partition in partitions})
+    return dict(zip(topics, await asyncio.gather(*map(source.topic_id, topics)), strict=True))

@@ -72,8 +72,8 @@ class BackfillOptions:
     start: BackfillStart
     accept_gap: bool = False
     abandon: bool = False
-    on_progress: Callable[[Progress], None] = lambda progress: None
-    on_wait: Callable[[str], None] = lambda reason: None
+    on_progress: Callable[[Progress], None] = lambda _: None
+    on_wait: Callable[[str], None] = lambda _: None
 
 
 async def run_backfill(

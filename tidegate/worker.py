@@ -75,9 +75,9 @@ async def run_worker(app: App, settings: Settings, codes: Sequence[str], *, stop
                 for part in parts
             ]
             await asyncio.wait(loops)
-            await _relay_rest(relay)
             for task in upkeep:
                 task.cancel()
+        await _relay_rest(relay)
         _log.info(logs.WORKER_STOPPED, owner=resources.owner)
 
 

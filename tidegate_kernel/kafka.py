@@ -106,6 +106,8 @@ def consumer_options(settings: KafkaSettings, *, group: str | None) -> dict[str,
         "key_deserializer": None,
         "value_deserializer": None,
         "max_poll_records": None,
+        # A broker answers a connection's requests in turn: what we ask about offsets waits for a fetch at most this long.
+        "fetch_max_wait_ms": 200,
         "fetch_max_bytes": settings.fetch_max_bytes,
         "max_partition_fetch_bytes": settings.max_partition_fetch_bytes,
         "session_timeout_ms": int(settings.session_timeout.total_seconds() * 1000),
@@ -206,8 +208,10 @@ class KafkaSource:
         if not wanted:
             return {}
         try:
-            starts = await self._consumer.beginning_offsets(wanted)
-            ends = await self._consumer.end_offsets(wanted)
+            # Together: each waits for the fetch that is under way on the same connection.
+            starts, ends = await asyncio.gather(
+                self._consumer.beginning_offsets(wanted), self._consumer.end_offsets(wanted)
+            )
         except (KafkaError, OSError) as error:
             raise SourceFailure(f"offsets: {type(error).__name__}: {error}") from error
         return {TopicPartition(*p): LogRange(starts[p], ends[p]) for p in wanted}

@@ -8,7 +8,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from tidegate.commands import migrate, topics
+from tidegate.commands import migrate, run, send, topics
 from tidegate.commands.options import examples
 from tidegate.version import __version__
 from tidegate_kernel.errors import Denied, Misconfigured, TidegateError
@@ -31,6 +31,8 @@ command_line = typer.Typer(
 )
 command_line.command("migrate", epilog=migrate.EXAMPLES)(migrate.migrate_command)
 command_line.add_typer(topics.topic_commands)
+command_line.command("run", epilog=run.EXAMPLES)(run.run_command)
+command_line.command("send", epilog=send.EXAMPLES)(send.send_command)
 
 
 @command_line.callback()

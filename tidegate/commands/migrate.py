@@ -8,8 +8,7 @@ import typer
 
 from tidegate.commands.loading import load_app
 from tidegate.commands.options import AppOption, JsonOption, examples, print_json, settings_of, wait_for
-from tidegate.migrations.everything import Migrated, apply_all, pending_all
-from tidegate.migrations.schema import Phase
+from tidegate.migrations.phases import Migrated, Phase
 
 EXAMPLES = examples(
     "tidegate migrate                         [dim]# Tidegate's own tables[/dim]",
@@ -26,6 +25,9 @@ def migrate_command(
     as_json: JsonOption = False,
 ) -> None:
     """Bring Postgres, and the sinks of --app, to what this version needs. Safe to repeat and to run twice at once."""
+    # Here, because SQLAlchemy and Alembic take longer to import than most commands run.
+    from tidegate.migrations.everything import apply_all, pending_all
+
     loaded = load_app(app) if app else None
     settings = settings_of()
     done = wait_for((pending_all if check else apply_all)(settings, loaded, phase))

@@ -3,27 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from projections.sink import SinkDeclaration
 from tidegate.app import App
 from tidegate.jobs.declaration import ProjectionJob
-from tidegate.migrations.schema import Phase, exclusively, pending_migrations, upgrade
+from tidegate.migrations.phases import Migrated, Phase
+from tidegate.migrations.schema import exclusively, pending_migrations, upgrade
 from tidegate.migrations.service import ServiceMigrations
 from tidegate_kernel.errors import Misconfigured, Transient
 from tidegate_kernel.settings import Settings
-
-
-class Migrated(NamedTuple):
-    """What was done, or what is missing, by name."""
-
-    migrations: Sequence[str]
-    service_migrations: Sequence[str] = ()
-    sinks: Sequence[str] = ()
-
-    @property
-    def is_anything(self) -> bool:
-        return any(self)
 
 
 async def apply_all(settings: Settings, app: App | None, phase: Phase) -> Migrated:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
-from enum import StrEnum
 from pathlib import Path
 
 import asyncpg
@@ -21,6 +20,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
+from tidegate.migrations.phases import Phase
 from tidegate_kernel.errors import Misconfigured, Transient
 from tidegate_kernel.postgres import Connection, address, connect
 
@@ -29,14 +29,6 @@ VERSION_TABLE = "migration"
 
 _LOCK = 0x7469_6465_6D69_6772  # "tidemigr"
 _REMEDY = "run 'tidegate migrate'"
-
-
-class Phase(StrEnum):
-    """Which migrations: those for before the new code rolls, those for after, or all."""
-
-    PRE = "pre"
-    POST = "post"
-    ALL = "all"
 
 
 @asynccontextmanager

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import asyncpg
 
-from tidegate.migrations.schema import Phase
+from tidegate.migrations.phases import Phase
 from tidegate_kernel.errors import Misconfigured
 from tidegate_kernel.postgres import Connection, connect
 from tidegate_kernel.queries import load_queries

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from tidegate.migrations.schema import Phase, migrate
+from tidegate.migrations.phases import Phase
+from tidegate.migrations.schema import migrate
 from tidegate.stack.names import ServerName
 from tidegate.stack.progress import Lines
 from tidegate.stack.stack import Stack
@@ -24,14 +25,14 @@ class Template:
     server: str
     name: str
 
-    @asynccontextmanager
-    async def copied(self) -> AsyncIterator[str]:
+    @contextmanager
+    def copied(self) -> Iterator[str]:
         """Yields the DSN of a fresh copy; it is dropped afterwards, whoever is still connected."""
-        name = await _create(self.server, template=self.name)
+        name = asyncio.run(_create(self.server, template=self.name))
         try:
             yield _named(self.server, name)
         finally:
-            await _drop(self.server, name)
+            asyncio.run(_drop(self.server, name))
 
 
 @contextmanager

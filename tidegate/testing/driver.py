@@ -19,7 +19,8 @@ from tidegate.app import App
 from tidegate.assembly import Resources, assemble
 from tidegate.jobs.declaration import ProjectionJob
 from tidegate.jobs.relay import OutboxRelay
-from tidegate.migrations.schema import Phase, exclusively, upgrade
+from tidegate.migrations.phases import Phase
+from tidegate.migrations.schema import exclusively, upgrade
 from tidegate.migrations.service import ServiceMigrations
 from tidegate.testing.jobs import NotSettled, RunningJobs
 from tidegate.testing.log import StoredRecord

@@ -5,7 +5,6 @@ Loaded at every start of pytest in an environment that has Tidegate, so everythi
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -27,7 +26,5 @@ def tidegate_postgres_template() -> Iterator[Template]:
 @pytest.fixture
 def tidegate_postgres(tidegate_postgres_template: Template) -> Iterator[str]:
     """The DSN of a database of this test's own, with Tidegate's tables and no rows."""
-    with asyncio.Runner() as runner:
-        copy = tidegate_postgres_template.copied()
-        yield runner.run(copy.__aenter__())
-        runner.run(copy.__aexit__(None, None, None))
+    with tidegate_postgres_template.copied() as dsn:
+        yield dsn
