@@ -38,7 +38,12 @@ async def _attach(connection: Connection, day: date) -> bool:
                 f"ALTER TABLE tidegate.inbox ATTACH PARTITION {name} "
                 f"FOR VALUES FROM ('{day}') TO ('{day + timedelta(days=1)}')"
             )
-    except (asyncpg.LockNotAvailableError, asyncpg.DuplicateTableError, asyncpg.CheckViolationError):
+    except (
+        asyncpg.LockNotAvailableError,
+        asyncpg.DuplicateTableError,
+        asyncpg.UniqueViolationError,  # of the catalogue: what two CREATE TABLE of one name at the same moment end with
+        asyncpg.CheckViolationError,
+    ):
         # Busy, made by another worker at this moment, or a row of that day has just arrived in DEFAULT.
         return False
     return True
