@@ -9,6 +9,7 @@ from typing import Literal
 import structlog
 
 WORKER_STARTED = "worker.started"
+STOP_ASKED = "process.stop_asked"
 WORKER_STOPPED = "worker.stopped"
 JOB_RESTARTED = "job.restarted"
 PARTITION_OWNED = "partition.owned"
@@ -57,3 +58,5 @@ def configure_logs(*, style: Literal["json", "console"], level: str) -> None:
     root.setLevel(level.upper())
     # The Kafka client reports every rebalance step and retry at warning; our own events say what matters.
     logging.getLogger("aiokafka").setLevel(logging.ERROR)
+    # A line for each request to Elasticsearch would be a line a batch that says nothing of the batch.
+    logging.getLogger("elastic_transport").setLevel(logging.WARNING)

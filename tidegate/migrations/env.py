@@ -2,7 +2,7 @@
 
 from alembic import context
 
-from tidegate.migrations.schema import VERSION_SCHEMA, VERSION_TABLE
+from tidegate.migrations.revisions import VERSION_SCHEMA, VERSION_TABLE
 
 context.configure(
     connection=context.config.attributes["connection"],

@@ -8,7 +8,8 @@ from projections.sink import SinkDeclaration
 from tidegate.app import App
 from tidegate.jobs.declaration import ProjectionJob
 from tidegate.migrations.phases import Migrated, Phase
-from tidegate.migrations.schema import exclusively, pending_migrations, upgrade
+from tidegate.migrations.revisions import pending_migrations
+from tidegate.migrations.schema import exclusively, upgrade
 from tidegate.migrations.service import ServiceMigrations
 from tidegate_kernel.errors import Misconfigured, Transient
 from tidegate_kernel.settings import Settings

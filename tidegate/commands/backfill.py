@@ -1,0 +1,97 @@
+"""The part of `tidegate run` that re-reads a range: its start, its progress, its report."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import UTC, datetime
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
+
+from consumers.backfill import Progress
+from tidegate.app import App
+from tidegate.backfilling import BackfillOptions, BackfillReport, BackfillStart, run_backfill
+from tidegate.commands.options import print_json, say
+from tidegate.commands.signals import run_until_signal
+from tidegate_kernel.errors import Misconfigured
+from tidegate_kernel.settings import Settings
+
+
+def backfill_start(checkpoint: str | None, is_beginning: bool, time: str | None) -> BackfillStart:
+    """Returns the one start that was given. Raises Misconfigured for none, several, or a time that is none."""
+    if [checkpoint is not None, is_beginning, time is not None].count(True) != 1:
+        raise Misconfigured("--backfill needs one of --from-checkpoint NAME, --from-beginning, --from-time ISO")
+    return BackfillStart(checkpoint, None if time is None else instant("--from-time", time), is_beginning)
+
+
+def instant(option: str, text: str) -> datetime:
+    """Returns the aware time that `text` says; without a zone it is UTC. Raises Misconfigured."""
+    try:
+        told = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise Misconfigured(f"{option} {text!r} is no ISO 8601 time, as in 2026-03-01T12:00Z") from error
+    return told if told.tzinfo is not None else told.replace(tzinfo=UTC)
+
+
+def backfill(
+    app: App,
+    settings: Settings,
+    codes: Sequence[str],
+    start: BackfillStart,
+    *,
+    accept_gap: bool,
+    abandon: bool,
+    as_json: bool,
+) -> None:
+    """Runs the backfill of the one job named and prints its report; exit 1 if it was stopped before its end."""
+    if len(codes) != 1:
+        raise Misconfigured(f"--backfill takes one job at a time, not {len(codes)}")
+    with _shown_progress() as show:
+        options = BackfillOptions(start, accept_gap, abandon, on_progress=show, on_wait=say)
+        report = run_until_signal(lambda stop: run_backfill(app, settings, codes[0], options, stop=stop))
+    if as_json:
+        print_json({**asdict(report), "progress": report.progress._asdict()})
+    else:
+        typer.echo(_told(report))
+    if not report.is_done:
+        raise typer.Exit(1)
+
+
+def _told(report: BackfillReport) -> str:
+    tally = report.tally
+    end = "done" if report.is_done else "stopped; the same command resumes it"
+    counts = f"{tally.applied} applied, {tally.duplicates} duplicates, {tally.skipped} skipped, {tally.stale} stale"
+    lines = [
+        f"backfill {report.run} of {report.job!r}{' (resumed)' if report.was_resumed else ''}: {end}",
+        f"{tally.records} records: {counts}, {tally.dead_letters} dead letters",
+    ]
+    lines += [f"gap accepted: {where} lacked {count} records" for where, count in report.gaps.items()]
+    return "\n".join(lines)
+
+
+@contextmanager
+def _shown_progress() -> Iterator[Callable[[Progress], None]]:
+    """A bar on a terminal; elsewhere a line for each tenth."""
+    if not sys.stderr.isatty():
+        yield _Lines().show
+        return
+    columns = (TextColumn("backfill"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Bar(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task("backfill", total=None)
+        yield lambda progress: bar.update(task, completed=progress.done, total=progress.total)
+
+
+class _Lines:
+    def __init__(self) -> None:
+        self._tenths = -1
+
+    def show(self, progress: Progress) -> None:
+        tenths = 10 * progress.done // progress.total if progress.total else 10
+        if tenths > self._tenths:
+            self._tenths = tenths
+            say(f"backfill: {progress.done} of {progress.total} offsets")

@@ -1,0 +1,92 @@
+"""`tidegate run`: a worker process, or a backfill."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from tidegate.app import App
+from tidegate.commands.backfill import backfill, backfill_start
+from tidegate.commands.loading import load_app
+from tidegate.commands.options import AppOption, JsonOption, examples, say, settings_of
+from tidegate.commands.signals import run_until_signal
+from tidegate.migrations.revisions import require_schema
+from tidegate.worker import run_worker
+from tidegate_kernel.errors import Misconfigured
+from tidegate_kernel.logs import configure_logs
+from tidegate_kernel.settings import Settings
+
+EXAMPLES = examples(
+    "tidegate run order-search --app shop.app:app",
+    "tidegate run --all --lanes 4 --port 9464",
+    "tidegate run --all --check                     [dim]# is everything there? then end[/dim]",
+    "tidegate run order-search --backfill --from-checkpoint nightly",
+)
+
+_BACKFILL = "Backfill"
+
+
+def run_command(
+    jobs: Annotated[list[str] | None, typer.Argument(metavar="[JOB]...", help="Codes of the jobs to run.")] = None,
+    app: AppOption = None,
+    all_jobs: Annotated[bool, typer.Option("--all", help="Run every job of the application.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Start all but the consumers, then end.")] = False,
+    lanes: Annotated[int | None, typer.Option(help="Batches of a job in hand at once; TIDEGATE_LANES.")] = None,
+    port: Annotated[int | None, typer.Option(help="Of /metrics, /livez, /readyz; TIDEGATE_HTTP_PORT.")] = None,
+    is_backfill: Annotated[
+        bool, typer.Option("--backfill", rich_help_panel=_BACKFILL, help="Re-read a range instead, up to now.")
+    ] = False,
+    from_checkpoint: Annotated[
+        str | None, typer.Option(metavar="NAME", rich_help_panel=_BACKFILL, help="From a checkpoint.")
+    ] = None,
+    from_beginning: Annotated[
+        bool, typer.Option("--from-beginning", rich_help_panel=_BACKFILL, help="From the first record kept.")
+    ] = False,
+    from_time: Annotated[
+        str | None, typer.Option(metavar="ISO", rich_help_panel=_BACKFILL, help="From a time, as 2026-03-01T12:00Z.")
+    ] = None,
+    accept_gap: Annotated[
+        bool, typer.Option("--accept-gap", rich_help_panel=_BACKFILL, help="Go on where retention removed records.")
+    ] = False,
+    abandon: Annotated[
+        bool, typer.Option("--abandon", rich_help_panel=_BACKFILL, help="Give up an unfinished one, start this one.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Run the live consumers of jobs until SIGTERM or Ctrl-C, or one backfill to its end."""
+    loaded = load_app(app)
+    codes = _codes(loaded, jobs or [], all_jobs=all_jobs)
+    start = backfill_start(from_checkpoint, from_beginning, from_time) if is_backfill else None
+    if start is None and (from_checkpoint or from_beginning or from_time or accept_gap or abandon):
+        raise Misconfigured("--from-…, --accept-gap and --abandon belong to --backfill")
+    settings = _settings(lanes, 0 if check else port)
+    configure_logs(style=settings.log_format, level=settings.log_level)
+    if start is not None:
+        backfill(loaded, settings, codes, start, accept_gap=accept_gap, abandon=abandon, as_json=as_json)
+        return
+    run_until_signal(lambda stop: _run(loaded, settings, codes, stop, check=check))
+    if check:
+        say(f"everything {', '.join(codes)} need is there")
+
+
+async def _run(app: App, settings: Settings, codes: Sequence[str], stop: asyncio.Event, *, check: bool) -> None:
+    await require_schema(settings.postgres_dsn.get_secret_value())
+    if check:
+        # A worker that is told to stop before it starts opens and checks all it needs, and reads no record.
+        stop.set()
+    await run_worker(app, settings, codes, stop=stop)
+
+
+def _codes(app: App, named: Sequence[str], *, all_jobs: bool) -> list[str]:
+    if all_jobs == bool(named):
+        known = ", ".join(sorted(job.code for job in app.jobs))
+        raise Misconfigured(f"name the jobs to run, or say --all; the jobs of service {app.service!r}: {known}")
+    return [job.code for job in app.jobs] if all_jobs else [app.job(code).code for code in dict.fromkeys(named)]
+
+
+def _settings(lanes: int | None, port: int | None) -> Settings:
+    given = {"lanes": lanes, "http_port": port}
+    return settings_of(**{name: value for name, value in given.items() if value is not None})
