@@ -7,19 +7,16 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING
 
-from clickhouse_connect.datatypes.registry import get_from_name
-from clickhouse_connect.driver.insert import InsertContext
-
-from projections.clickhouse_columns import RowEncoder
-from projections.clickhouse_connection import Connection, RowsRefused, TooManyPartitions, translated_errors
+from projections.clickhouse_rows import RowEncoder
 from projections.clickhouse_table import VersionedTable
 from projections.documents import DELETED
-from projections.sink import Applied, Refusal
-from projections.writes import Upsert, Write
-from tidegate_kernel.errors import Misconfigured, Reason, Transient
+from tidegate_kernel.errors import Misconfigured
 from tidegate_kernel.settings import Settings
+
+if TYPE_CHECKING:
+    from projections.clickhouse_sink import ClickHouseSink
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
@@ -80,6 +77,10 @@ class ClickHouse:
 
     @asynccontextmanager
     async def open(self, settings: Settings) -> AsyncIterator[ClickHouseSink]:
+        # Not at import: who runs another job should not wait for this client.
+        from projections.clickhouse_connection import Connection
+        from projections.clickhouse_sink import ClickHouseSink
+
         connection = Connection(settings)
         try:
             yield ClickHouseSink(self, connection)
@@ -88,81 +89,3 @@ class ClickHouse:
 
     def _wrong(self, what: str) -> Misconfigured:
         return Misconfigured(f"ClickHouse(table={self.table!r}): {what}")
-
-
-class ClickHouseSink:
-    """The open sink; see `projections.sink.Sink`."""
-
-    def __init__(self, declared: ClickHouse, connection: Connection) -> None:
-        self._connection = connection
-        self._table = declared.versioned_table
-        self._rows = declared.rows
-        self._names = list(self._table.all_columns)
-        self._types = [get_from_name(type_name) for type_name in self._table.all_columns.values()]
-
-    async def prepare(self) -> None:
-        client = await self._connection.client()
-        with translated_errors(self._table.view):
-            await self._table.prepare(client)
-
-    async def check(self) -> None:
-        client = await self._connection.client()
-        with translated_errors(self._table.view):
-            await self._table.check(client)
-
-    def encode(self, write: Write) -> tuple[Any, ...]:
-        return self._rows.upsert(write) if isinstance(write, Upsert) else self._rows.tombstone(write)
-
-    async def apply(self, encoded: Sequence[tuple[Any, ...]]) -> Applied:
-        """One insert, which is one block, unless the server refuses rows: those are found by halving.
-
-        `stale` stays 0: ClickHouse takes older rows too and shows the newest.
-        """
-        refused: list[Refusal] = []
-        if encoded:
-            await self._insert(encoded, 0, refused)
-        return Applied(refused=tuple(refused))
-
-    async def probe(self) -> bool:
-        try:
-            client = await self._connection.client()
-            with translated_errors(self._table.view):
-                await client.command("SELECT 1")
-        except Transient:
-            return False
-        except Misconfigured:
-            # It answered.
-            return True
-        return True
-
-    async def _insert(self, rows: Sequence[tuple[Any, ...]], first: int, refused: list[Refusal]) -> None:
-        try:
-            await self._insert_block(rows)
-        except RowsRefused as refusal:
-            if len(rows) == 1:
-                # A table that was altered under us would refuse every row there is: that is not the rows' fault.
-                await self.check()
-                refused.append(Refusal(first, Reason.INVALID_DOCUMENT, str(refusal)))
-                return
-            await self._insert_halves(rows, first, refused)
-        except TooManyPartitions:
-            await self._insert_halves(rows, first, refused)
-
-    async def _insert_halves(self, rows: Sequence[tuple[Any, ...]], first: int, refused: list[Refusal]) -> None:
-        middle = len(rows) // 2
-        await self._insert(rows[:middle], first, refused)
-        await self._insert(rows[middle:], first + middle, refused)
-
-    async def _insert_block(self, rows: Sequence[tuple[Any, ...]]) -> None:
-        client = await self._connection.client()
-        # Names and types are given, so that nothing is asked of the server; the block's size, so that it is one block.
-        context = InsertContext(
-            f"`{self._table.physical}`",
-            self._names,
-            self._types,
-            data=list(zip(*rows, strict=True)),
-            column_oriented=True,
-            block_size=len(rows),
-        )
-        with translated_errors(self._table.view):
-            await client.data_insert(context)

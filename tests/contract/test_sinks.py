@@ -12,7 +12,8 @@ import pytest
 
 from projections.clickhouse import ClickHouse
 from projections.clickhouse_connection import Connection
-from projections.elasticsearch import Elasticsearch, connect
+from projections.elasticsearch import Elasticsearch
+from projections.elasticsearch_sink import connect
 from projections.memory import MemorySink
 from projections.sink import Applied, Sink, SinkDeclaration
 from projections.writes import MAX_VERSION, Delete, Upsert, Write

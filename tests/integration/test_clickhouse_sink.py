@@ -12,9 +12,11 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from clickhouse_connect.driver import options
 
-from projections.clickhouse import ClickHouse, ClickHouseSink
+from projections.clickhouse import ClickHouse
 from projections.clickhouse_connection import Connection, require_synchronous_inserts
+from projections.clickhouse_sink import ClickHouseSink
 from projections.sink import Applied
 from projections.writes import Delete, Upsert, Write
 from tidegate.stack.names import StackAddresses
@@ -182,6 +184,17 @@ async def test_a_batch_is_one_part(revenue: ClickHouse, settings: Settings, read
 
     parts = f"SELECT count(), sum(rows) FROM system.parts WHERE active AND table = '{revenue.versioned_table.physical}'"
     assert await reader.rows(parts) == [(1, 10_000)]
+
+
+async def test_insert_looks_for_no_data_frames(
+    revenue: ClickHouse, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client would import pandas on the event loop: seconds without a heartbeat, and all its memory."""
+    monkeypatch.delitem(vars(options), "pd", raising=False)
+    async with prepared(revenue, settings) as sink:
+        await apply(sink, [order(1)])
+
+    assert "pd" not in vars(options)
 
 
 async def test_inserts_are_synchronous(settings: Settings) -> None:

@@ -11,7 +11,8 @@ import pytest
 from aiohttp import ClientSession, web
 from elasticsearch import AsyncElasticsearch
 
-from projections.elasticsearch import Elasticsearch, ElasticsearchSink, connect
+from projections.elasticsearch import Elasticsearch
+from projections.elasticsearch_sink import ElasticsearchSink, connect
 from projections.sink import Applied
 from projections.writes import Delete, Upsert, Write
 from tidegate.stack.names import StackAddresses

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from projections.clickhouse_columns import RowEncoder, column
+from projections.clickhouse_columns import column
+from projections.clickhouse_rows import RowEncoder
 from projections.writes import Delete, Upsert
 from tidegate_kernel.errors import InvalidDocument, Misconfigured
 

@@ -9,8 +9,9 @@ import aiohttp
 import pytest
 from clickhouse_connect.driver.exceptions import DatabaseError, DataError, OperationalError
 
-from projections.clickhouse import ClickHouse, ClickHouseSink
+from projections.clickhouse import ClickHouse
 from projections.clickhouse_connection import Connection
+from projections.clickhouse_sink import ClickHouseSink
 from projections.writes import Upsert
 from tidegate_kernel.errors import Misconfigured, Reason, TidegateError, Transient
 from tidegate_kernel.settings import Settings

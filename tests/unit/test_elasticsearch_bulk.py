@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from projections.elasticsearch_bulk import Answer, BulkSerializer, BulkWriter, Verdict, classify, without_payload
+from projections.elasticsearch_answers import BulkSerializer, Verdict, classify, without_payload
+from projections.elasticsearch_bulk import Answer, BulkWriter
 from projections.sink import Refusal
 from tidegate_kernel.errors import Misconfigured, Reason, Transient
 

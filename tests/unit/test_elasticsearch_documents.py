@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from projections.elasticsearch import Elasticsearch
-from projections.elasticsearch_bulk import bulk_lines, stored_id
+from projections.elasticsearch_lines import bulk_lines, stored_id
 from projections.writes import MAX_VERSION, Delete, Upsert
 from tidegate_kernel.errors import InvalidDocument, Misconfigured, Reason
 
@@ -155,3 +155,10 @@ def test_unusable_mappings_are_told_at_declaration(mappings: dict[str, Any]) -> 
     """The developer sees it at import, not the operator at start."""
     with pytest.raises(Misconfigured, match="'orders'"):
         Elasticsearch(index="orders", mappings=mappings)
+
+
+def test_subclass_of_upsert_is_no_delete() -> None:
+    """A service's own kind of Upsert must not become a tombstone."""
+    own = msgspec.defstruct("OwnUpsert", [], bases=(Upsert,), frozen=True)
+
+    assert bulk_lines(own("a", 1, {"x": 1}), LIMIT).endswith(b'{"x":1}\n')
