@@ -172,7 +172,8 @@ def _groups_by_scope(tasks: Sequence[_Task]) -> Iterator[Sequence[_Task]]:
     by_scope: dict[Scope, list[_Task]] = {}
     for task in tasks:
         by_scope.setdefault(task.arrival.event.scope, []).append(task)
-    for scoped in by_scope.values():
+    # Sorted: two batches that write to the same scopes lock their rows in one order.
+    for _, scoped in sorted(by_scope.items(), key=lambda item: (item[0].tenant, item[0].brand)):
         for _, run in groupby(scoped, key=lambda task: id(task.handler)):
             group = list(run)
             if group[0].handler.takes_group:
