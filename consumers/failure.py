@@ -7,7 +7,7 @@ from datetime import timedelta
 from enum import Enum, auto
 
 import asyncpg
-from tenacity import RetryCallState, wait_exponential_jitter
+from tenacity import RetryCallState, wait_exponential, wait_random
 
 from tidegate_kernel.errors import Poison, Reason, RetryLater, Transient
 from tidegate_kernel.postgres import is_transient
@@ -42,10 +42,10 @@ class RetryPolicy:
         """Seconds to wait after the failed try number `tries` (1 = the first)."""
         state = RetryCallState(None, None, (), {})  # type: ignore[arg-type]  # only the attempt number is read
         state.attempt_number = min(tries, 32)  # 2**32 times the first delay is past every limit
-        initial = self.first_delay.total_seconds()
-        wait = wait_exponential_jitter(initial=initial, max=self.longest_delay.total_seconds(), jitter=initial)
+        first, longest = self.first_delay.total_seconds(), self.longest_delay.total_seconds()
+        wait = wait_exponential(multiplier=first, max=longest) + wait_random(0, first)
         asked = error.after if isinstance(error, RetryLater) else 0.0
-        return max(asked, wait(state))
+        return max(asked, min(longest, wait(state)))
 
 
 def classify(error: BaseException) -> FailureClass:

@@ -42,7 +42,7 @@ async def until(condition: Callable[[], Awaitable[bool]]) -> None:
     """Asks until it is so: a broker tells of no change by itself."""
     async with asyncio.timeout(_DEADLINE_SECONDS):
         while not await condition():
-            await asyncio.sleep(0.05)  # noqa: ASYNC110  # there is no event to wait for
+            await asyncio.sleep(0.05)  # there is no event to wait for
 
 
 class Transaction(Protocol):

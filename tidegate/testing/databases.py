@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from tidegate.migrations.phases import Phase
 from tidegate.migrations.schema import migrate
 from tidegate.stack.names import ServerName
 from tidegate.stack.progress import Lines
@@ -46,7 +45,7 @@ def database_template() -> Iterator[Template]:
         server = addresses[ServerName.POSTGRES]
         name = asyncio.run(_create(server, template="template0"))
         try:
-            migrate(_named(server, name), Phase.ALL)
+            asyncio.run(migrate(_named(server, name)))
             yield Template(server, name)
         finally:
             asyncio.run(_drop(server, name))

@@ -125,6 +125,7 @@ class Driver:
     async def redeliver_all(self) -> None:
         """Every record is delivered again from the start of its topic, as after a lost position. Raises NotSettled."""
         await self._jobs.stop()
+        self._jobs.raise_if_failed()
         await self.db.execute(_QUERIES["rewind"], self._jobs.numbers, 0)
         self._jobs.start()
         await self.settled()
@@ -132,6 +133,7 @@ class Driver:
     async def restart(self) -> None:
         """The jobs end and start anew, as in a deployment. Raises NotSettled."""
         await self._jobs.stop()
+        self._jobs.raise_if_failed()
         self._jobs.start()
         await self.settled()
 
@@ -193,7 +195,7 @@ async def run(
 
     The database gets Tidegate's tables and the app's migrations where they are missing. `deps` takes the place of what
     the app's lifespan would yield. Sinks are in memory too unless `real_sinks`. A record that is not settled within
-    `deadline` raises NotSettled.
+    `deadline` raises NotSettled; so does leaving the block when a job had ended with an error.
     """
     settings = read_settings(postgres_dsn=SecretStr(_dsn(db)), drain_timeout=deadline)
     broker = MemoryBroker(clock, creates_topics=True)
@@ -210,8 +212,11 @@ async def run(
         parts = [await assemble(app, job, resources, sink=sinks.get(job.code)) for job in app.jobs]
         jobs = RunningJobs(app, parts, broker, resources)
         jobs.start()
-        opened.push_async_callback(jobs.stop)
-        yield Driver(app, resources, broker, jobs=jobs, sinks=sinks, deadline=deadline)
+        try:
+            yield Driver(app, resources, broker, jobs=jobs, sinks=sinks, deadline=deadline)
+        finally:
+            await jobs.stop()
+        jobs.raise_if_failed()  # not reached where the test itself failed: that error says more
 
 
 @asynccontextmanager

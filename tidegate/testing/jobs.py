@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -54,6 +54,7 @@ class RunningJobs:
 
     def start(self) -> None:
         """Every job joins its group and goes on at its position."""
+        self._running = []
         for part in self._parts:
             loop = live_loop(part, self._join(part), self._resources.clock)
             task = asyncio.create_task(loop.run(), name=part.job.code)
@@ -61,20 +62,23 @@ class RunningJobs:
             self._running.append((part, loop, task))
 
     async def stop(self) -> None:
-        """All have finished what was in hand and left. Raises NotSettled if one had ended with an error."""
-        running, self._running = self._running, []
-        for _, loop, _ in running:
+        """All have finished what was in hand and left."""
+        for _, loop, _ in self._running:
             loop.stop()
-        await asyncio.wait([task for *_, task in running])
+        await asyncio.wait([task for *_, task in self._running])
         await self._broker.settle()
-        for part, _, task in running:
-            _raise_if_failed(part, task)
+
+    def raise_if_failed(self) -> None:
+        """Raises NotSettled for a job that ended with an error."""
+        for part, _, task in self._running:
+            if task.done() and not task.cancelled() and (error := task.exception()) is not None:
+                causes = "; ".join(f"{type(each).__name__}: {each}" for each in _leaves(error))
+                raise NotSettled(f"job {part.job.code!r} ended: {causes}") from error
 
     async def settled(self) -> None:
         """Returns when no job is behind. Raises NotSettled for one that ended, or whose partition is blocked."""
         while self.behind():
-            for part, _, task in self._running:
-                _raise_if_failed(part, task)
+            self.raise_if_failed()
             self._news.clear()
             try:
                 async with asyncio.timeout(_LOOK_AGAIN_SECONDS):
@@ -111,6 +115,10 @@ class RunningJobs:
         return partial(self._broker.join, self._app.group(part.job.job_code), topics)
 
 
-def _raise_if_failed(part: JobParts, task: asyncio.Task[None]) -> None:
-    if task.done() and not task.cancelled() and (error := task.exception()) is not None:
-        raise NotSettled(f"job {part.job.code!r} ended: {type(error).__name__}: {error}") from error
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    """The errors in a group of groups."""
+    if not isinstance(error, BaseExceptionGroup):
+        yield error
+        return
+    for each in error.exceptions:
+        yield from _leaves(each)
