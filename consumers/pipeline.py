@@ -176,10 +176,10 @@ class ProjectionRoad:
             seen, failures = await self._settle_with_letters(batch, decoded, claims, projected)
         else:
             seen, failures = await self._settle(batch, claims), []
-        duplicates = len(seen) + claims.repeats
-        done = len(decoded.events) + len(decoded.tombstones) - duplicates
+        # A backfill applies again what was claimed long ago: that is its purpose, not a duplicate.
+        duplicates = claims.repeats if self._ledger.origin.backfill else len(seen) + claims.repeats
         return Outcome(
-            applied=done - (len(failures) - len(decoded.failures)),
+            applied=len(batch.records) - decoded.unlisted - duplicates - len(failures),
             duplicates=duplicates,
             skipped=decoded.unlisted,
             stale=applied.stale,
