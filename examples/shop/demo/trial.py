@@ -69,8 +69,7 @@ async def run_trial(options: Options) -> tuple[Report, Place]:
 
 
 async def _set_up(place: Place, shown: Screen) -> None:
-    await tidegate(place, "migrate")
-    await tidegate(place, "topics", "create")
+    await asyncio.gather(tidegate(place, "migrate"), tidegate(place, "topics", "create"))
     shown.say(f"database, topics, index and table of trial {place.run} are there")
 
 
