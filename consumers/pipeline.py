@@ -33,6 +33,7 @@ from tidegate_kernel.event import Record
 from tidegate_kernel.outbox import enqueue
 from tidegate_kernel.postgres import Connection, Pool, translated_errors
 from tidegate_kernel.source import Outgoing
+from tidegate_kernel.tracing import AttributeValue, batch_span
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,17 @@ class Pipeline:
 
         Raises StaleOwner or Transient as `Road.settle`.
         """
-        return await self._road.settle(batch, self._decoder.decode(batch.records))
+        decoded = self._decoder.decode(batch.records)
+        told: dict[str, AttributeValue] = {
+            "messaging.system": "kafka",
+            "messaging.destination.name": batch.fence.topic,
+            "messaging.destination.partition.id": str(batch.fence.partition),
+            "messaging.kafka.offset": batch.fence.next_offset,
+            "messaging.batch.message_count": len(batch.records),
+            "tidegate.job": self._ledger.origin.job_code,
+        }
+        with batch_span((arrival.event.traceparent for arrival in decoded.events), told):
+            return await self._road.settle(batch, decoded)
 
     async def bury(self, batch: Batch, record: Record, error: Poison) -> Outcome:
         """A record the client itself cannot hand over is a dead letter with its coordinates; raises as `handle`."""

@@ -32,6 +32,7 @@ from tidegate_kernel.kafka import join_group, open_reader, open_writer
 from tidegate_kernel.metrics import Metrics
 from tidegate_kernel.postgres import open_pool, translated_errors
 from tidegate_kernel.settings import Settings
+from tidegate_kernel.tracing import exported_traces
 
 _log = structlog.get_logger(__name__)
 
@@ -53,6 +54,7 @@ async def run_worker(app: App, settings: Settings, codes: Sequence[str], *, stop
     jobs = [app.job(code) for code in codes]
     clock = SystemClock()
     async with AsyncExitStack() as opened:
+        opened.enter_context(exported_traces(settings.otlp_endpoint, service=app.service, version=app.version))
         resources = await opened.enter_async_context(open_resources(app, settings, jobs=len(jobs), clock=clock))
         await _require_topics(app, settings, jobs)
         parts = [await _open_job(opened, app, job, resources) for job in jobs]

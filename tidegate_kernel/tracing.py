@@ -1,0 +1,67 @@
+"""Traces: one span a batch, linked to the producers' contexts. Without an endpoint nothing is recorded or sent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+
+from opentelemetry import trace
+from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.trace import Link, SpanContext, SpanKind, TraceFlags
+
+AttributeValue = str | int
+
+# OpenTelemetry's own default limit of links on a span is 128; a batch of 500 needs no more to find its producers.
+_LINKS = 32
+_PARTS_OF_TRACEPARENT = 4
+
+
+@contextmanager
+def exported_traces(endpoint: str | None, *, service: str, version: str) -> Iterator[None]:
+    """Spans go to the OTLP/HTTP `endpoint` while inside, the rest at the end; without one they cost next to nothing."""
+    if endpoint is None:
+        yield
+        return
+    # Here, because the exporter brings an HTTP client that a process without traces need not load.
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+
+    provider = TracerProvider(resource=Resource.create({SERVICE_NAME: service, SERVICE_VERSION: version}))
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=f"{endpoint.rstrip('/')}/v1/traces")))
+    trace.set_tracer_provider(provider)
+    try:
+        yield
+    finally:
+        provider.shutdown()
+
+
+@contextmanager
+def batch_span(traceparents: Iterable[str | None], attributes: Mapping[str, AttributeValue]) -> Iterator[None]:
+    """A span around the work on a batch, linked to the first distinct producers' contexts."""
+    tracer = trace.get_tracer("tidegate")
+    links = _links(traceparents) if trace.get_tracer_provider().__class__ is TracerProvider else []
+    with tracer.start_as_current_span("batch", kind=SpanKind.CONSUMER, links=links, attributes=dict(attributes)):
+        yield
+
+
+def _links(traceparents: Iterable[str | None]) -> list[Link]:
+    distinct: dict[str, None] = {}
+    for told in traceparents:
+        if told:
+            distinct[told] = None
+            if len(distinct) == _LINKS:
+                break
+    return [Link(context) for told in distinct if (context := _context(told)) is not None]
+
+
+def _context(traceparent: str) -> SpanContext | None:
+    """The producer's context, or None for a header that is no W3C traceparent (https://www.w3.org/TR/trace-context/)."""
+    parts = traceparent.split("-")
+    if len(parts) != _PARTS_OF_TRACEPARENT:
+        return None
+    try:
+        trace_id, span_id, flags = int(parts[1], 16), int(parts[2], 16), int(parts[3], 16)
+    except ValueError:
+        return None
+    return SpanContext(trace_id, span_id, is_remote=True, trace_flags=TraceFlags(flags))
