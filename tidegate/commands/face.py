@@ -8,7 +8,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from tidegate.commands import migrate, run, send, topics
+from tidegate.commands import checkpoint, dev, migrate, run, send, status, topics
 from tidegate.commands.options import examples
 from tidegate.version import __version__
 from tidegate_kernel.errors import Denied, Misconfigured, TidegateError
@@ -33,6 +33,16 @@ command_line.command("migrate", epilog=migrate.EXAMPLES)(migrate.migrate_command
 command_line.add_typer(topics.topic_commands)
 command_line.command("run", epilog=run.EXAMPLES)(run.run_command)
 command_line.command("send", epilog=send.EXAMPLES)(send.send_command)
+command_line.command("status", epilog=status.EXAMPLES)(status.status_command)
+command_line.add_typer(checkpoint.checkpoint_commands)
+command_line.command("dev", epilog=dev.EXAMPLES)(dev.dev_command)
+command_line.command("dev-prepare", hidden=True)(dev.prepare_command)
+try:
+    from tidegate.commands.stack import stack_commands
+except ModuleNotFoundError:
+    command_line.command("stack", help="Local servers; needs tidegate[dev].")(dev.refuse_without_extra)
+else:
+    command_line.add_typer(stack_commands)
 
 
 @command_line.callback()

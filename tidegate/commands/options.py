@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Coroutine, Sequence
+from datetime import datetime
 from typing import Annotated, Any, TypeVar
 
 import typer
@@ -60,8 +61,12 @@ def wait_for(work: Coroutine[Any, Any, T]) -> T:
 
 
 def print_json(value: Any) -> None:
-    """`value` goes to standard output as JSON, indented."""
-    typer.echo(json.dumps(value, indent=2, default=str))
+    """`value` goes to standard output as JSON, indented; times as ISO 8601."""
+    typer.echo(json.dumps(value, indent=2, default=_plain))
+
+
+def _plain(value: Any) -> str:
+    return value.isoformat() if isinstance(value, datetime) else str(value)
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, right: Sequence[str] = ()) -> None:

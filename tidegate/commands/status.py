@@ -1,0 +1,103 @@
+"""`tidegate status`: how far behind, how fresh, what failed."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+
+from tidegate.app import App
+from tidegate.commands.loading import load_app
+from tidegate.commands.options import AppOption, JsonOption, examples, print_json, print_table, settings_of, wait_for
+from tidegate.console.lag import PartitionStatus
+from tidegate.console.status import JobStatus, ServiceStatus, Verdict, read_status
+from tidegate.migrations.revisions import require_schema
+from tidegate_kernel.clock import SystemClock
+from tidegate_kernel.settings import Settings
+
+EXAMPLES = examples(
+    "tidegate status --app shop.app:app",
+    "tidegate status --partitions",
+    "tidegate status --json --fail-if-late     [dim]# exit 1 if a job is late or blocked[/dim]",
+)
+
+_COLORS = {Verdict.OK: "green", Verdict.LATE: "yellow", Verdict.BLOCKED: "red"}
+_NUMBERS = ("behind", "seconds", "sla", "position", "end", "dead letters")
+
+
+def status_command(
+    app: AppOption = None,
+    partitions: Annotated[bool, typer.Option("--partitions", help="A line for each partition.")] = False,
+    fail_if_late: Annotated[bool, typer.Option("--fail-if-late", help="Exit 1 unless every job is OK.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Show every job's lag in records and seconds, its freshness, dead letters and the outbox. Needs no worker."""
+    loaded = load_app(app)
+    found = wait_for(_read(loaded, settings_of()))
+    if as_json:
+        print_json(_plain(found))
+    else:
+        _print(found, partitions=partitions)
+    if fail_if_late and any(job.verdict is not Verdict.OK for job in found.jobs):
+        raise typer.Exit(1)
+
+
+async def _read(app: App, settings: Settings) -> ServiceStatus:
+    await require_schema(settings.postgres_dsn.get_secret_value())
+    return await read_status(app, settings, SystemClock())
+
+
+def _print(found: ServiceStatus, *, partitions: bool) -> None:
+    columns = ["job", "state", "behind", "seconds", "sla", "owner", "dead letters"]
+    print_table(columns, [_job_row(job) for job in found.jobs], right=_NUMBERS)
+    if partitions:
+        typer.echo()
+        columns = ["job", "partition", "position", "end", "behind", "seconds", "owner"]
+        rows = [_partition_row(job, each) for job in found.jobs for each in job.partitions]
+        print_table(columns, rows, right=_NUMBERS)
+    for job in found.jobs:
+        for each in job.partitions:
+            if each.obstacle is not None:
+                typer.echo(f"{job.code}: {each.topic}:{each.partition} is blocked: {each.obstacle}")
+    outbox = found.outbox
+    aside = f", {outbox.set_aside} set aside: Kafka refused them for good" if outbox.set_aside else ""
+    typer.echo(f"outbox: {outbox.records} waiting, the oldest for {outbox.oldest_age_seconds:.0f} s{aside}")
+
+
+def _job_row(job: JobStatus) -> list[object]:
+    color = _COLORS[job.verdict]
+    owners = sorted({each.owner for each in job.partitions if each.owner})
+    sla = "-" if job.sla_seconds is None else f"{job.sla_seconds:g}"
+    letters = ", ".join(f"{count} {state}" for state, count in job.dead_letters.items()) or "0"
+    owner = ", ".join(owners) or "never started"
+    verdict = f"[{color}]{job.verdict}[/{color}]"
+    return [job.code, verdict, job.records_behind, _seconds(job.seconds_behind), sla, owner, letters]
+
+
+def _partition_row(job: JobStatus, each: PartitionStatus) -> list[object]:
+    where = f"{each.topic}:{each.partition}"
+    position = "-" if each.position is None else each.position
+    seconds = _seconds(each.seconds_behind)
+    return [job.code, where, position, each.end, each.records_behind, seconds, each.owner or "-"]
+
+
+def _seconds(seconds: float | None) -> str:
+    return "?" if seconds is None else f"{seconds:.1f}"
+
+
+def _plain(found: ServiceStatus) -> dict[str, Any]:
+    return {
+        "service": found.service,
+        "asked_at": found.asked_at.isoformat(),
+        "jobs": [
+            {
+                **asdict(job),
+                "records_behind": job.records_behind,
+                "seconds_behind": job.seconds_behind,
+                "verdict": job.verdict,
+            }
+            for job in found.jobs
+        ],
+        "outbox": found.outbox._asdict(),
+    }

@@ -1,0 +1,161 @@
+"""How far each partition of a job is behind, asked of Kafka and Postgres: no worker needs to be alive for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import NamedTuple
+from uuid import UUID
+
+from tidegate_kernel.clock import Clock
+from tidegate_kernel.event import TopicPartition
+from tidegate_kernel.kafka import open_reader
+from tidegate_kernel.settings import KafkaSettings
+from tidegate_kernel.source import LogRange, RecordSource, SourceFailure
+
+_FETCH_SECONDS = 0.5
+# For all partitions together: a status that takes longer is none.
+_READ_SECONDS = 10.0
+
+
+class Standing(NamedTuple):
+    """A row of the live positions."""
+
+    next_offset: int
+    topic_id: UUID
+    owner: str | None
+    moved_at: datetime
+
+
+class Log(NamedTuple):
+    """A partition as Kafka has it now."""
+
+    range: LogRange
+    topic_id: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionStatus:
+    """One partition of a job. `position` is None before the job's first start.
+
+    `records_behind` counts offsets, so control records and what compaction removed may be among them; it is 0 as soon
+    as no record is left to read. `seconds_behind` is the age of the first record not handled; 0.0 when caught up; None
+    where it cannot be read. `obstacle` says why nothing moves.
+    """
+
+    topic: str
+    partition: int
+    position: int | None
+    end: int | None
+    records_behind: int
+    seconds_behind: float | None
+    owner: str | None = None
+    moved_at: datetime | None = None
+    obstacle: str | None = None
+
+
+async def read_logs(reader: RecordSource, topics: Iterable[str]) -> dict[TopicPartition, Log]:
+    """Returns every partition that the topics have now; none for a topic that does not exist. Raises SourceFailure."""
+    logs: dict[TopicPartition, Log] = {}
+    for topic in sorted(topics):
+        partitions = await reader.partitions_of(topic)
+        if partitions:
+            topic_id = await reader.topic_id(topic)
+            ranges = await reader.ranges(partitions)
+            logs |= {partition: Log(held, topic_id) for partition, held in ranges.items()}
+    return logs
+
+
+async def partition_statuses(
+    settings: KafkaSettings,
+    standings: Mapping[TopicPartition, Standing],
+    logs: Mapping[TopicPartition, Log],
+    clock: Clock,
+) -> list[PartitionStatus]:
+    """Returns the status of every partition that has a position or a log, in order."""
+    obstacles = {p: _obstacle(standings[p], logs.get(p)) for p in standings}
+    unhandled = {
+        p: first
+        for p, log in logs.items()
+        if (first := _first_unhandled(standings.get(p), log)) < log.range.end and not _is_other_topic(obstacles.get(p))
+    }
+    written = await _written_at(settings, {p: (first, logs[p].range.end) for p, first in unhandled.items()}, clock)
+    statuses = []
+    for partition in sorted(standings.keys() | logs.keys()):
+        standing, log = standings.get(partition), logs.get(partition)
+        is_behind = partition in unhandled and written.get(partition) != _NOTHING_LEFT
+        statuses.append(
+            PartitionStatus(
+                *partition,
+                position=None if standing is None else standing.next_offset,
+                end=None if log is None else log.range.end,
+                records_behind=log.range.end - unhandled[partition] if is_behind and log is not None else 0,
+                seconds_behind=_age(written.get(partition), clock) if is_behind else 0.0,
+                owner=None if standing is None else standing.owner,
+                moved_at=None if standing is None else standing.moved_at,
+                obstacle=obstacles.get(partition),
+            )
+        )
+    return statuses
+
+
+_NOTHING_LEFT = -1
+"""Instead of a timestamp: only control records stand before the end."""
+
+_RECREATED = "re-created"
+
+
+def _first_unhandled(standing: Standing | None, log: Log) -> int:
+    """What retention removed is not waited for any more: it is the obstacle's matter, not the lag's."""
+    return log.range.start if standing is None else max(log.range.start, standing.next_offset)
+
+
+def _obstacle(standing: Standing, log: Log | None) -> str | None:
+    if log is None:
+        return "the topic or partition does not exist"
+    if standing.topic_id != log.topic_id or standing.next_offset > log.range.end:
+        return f"{_RECREATED}: offset {standing.next_offset} was reached in another topic of this name"
+    if standing.next_offset < log.range.start:
+        return f"gap: retention removed offsets {standing.next_offset} to {log.range.start - 1}"
+    return None
+
+
+def _is_other_topic(obstacle: str | None) -> bool:
+    return obstacle is not None and obstacle.startswith(_RECREATED)
+
+
+async def _written_at(
+    settings: KafkaSettings, wanted: Mapping[TopicPartition, tuple[int, int]], clock: Clock
+) -> dict[TopicPartition, int]:
+    """Timestamps (ms) of the first records at or after the offsets wanted, or _NOTHING_LEFT before the ends wanted."""
+    if not wanted:
+        return {}
+    found: dict[TopicPartition, int] = {}
+    give_up_at = clock.monotonic() + _READ_SECONDS
+    async with open_reader(settings, wanted) as reader:
+        for partition, (first, _) in wanted.items():
+            reader.seek(partition, first)
+        for partition, (_, end) in wanted.items():
+            while partition not in found and clock.monotonic() < give_up_at:
+                timestamp = await _first_timestamp(reader, partition, end)
+                if timestamp is not None:
+                    found[partition] = timestamp
+    return found
+
+
+async def _first_timestamp(reader: RecordSource, partition: TopicPartition, end: int) -> int | None:
+    try:
+        records = await reader.fetch([partition], max_records=1, timeout=_FETCH_SECONDS)
+    except SourceFailure:
+        return 0  # the client cannot read what stands there; its age stays unknown
+    if records.get(partition):
+        return records[partition][0].timestamp
+    drained = reader.drained_to(partition)
+    return _NOTHING_LEFT if drained is not None and drained >= end else None
+
+
+def _age(timestamp: int | None, clock: Clock) -> float | None:
+    if timestamp is None or timestamp <= 0:
+        return None
+    return max(0.0, clock.now().timestamp() - timestamp / 1000)
