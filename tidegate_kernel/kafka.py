@@ -167,8 +167,15 @@ class KafkaSource:
             raise SourceFailure(f"fetch: {type(error).__name__}: {error}") from error
         except Exception as error:
             # Out of the client's parser: UnicodeDecodeError for a header name, and whatever else odd bytes can raise.
-            raise UnreadableRecord(f"the client cannot parse the record: {type(error).__name__}") from error
+            message = f"the client cannot parse the record: {type(error).__name__}"
+            raise UnreadableRecord(message, offset=self._parsed_up_to(wanted)) from error
         return fetched
+
+    def _parsed_up_to(self, wanted: Sequence[ClientPartition]) -> int | None:
+        """Where the parser stood in the only partition asked for: past control records, which the position is not."""
+        buffered = self._consumer._fetcher._records.get(wanted[0]) if len(wanted) == 1 else None
+        records = getattr(buffered, "_partition_records", None)
+        return None if records is None else int(records.next_fetch_offset)
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
         try:
