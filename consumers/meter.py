@@ -74,9 +74,9 @@ class Meter:
         """`lags` answers for the job's partitions whenever metrics are read."""
 
         def samples() -> Iterable[LagSample]:
-            for topic, partition, lag in lags():
-                if lag is not None:
-                    yield self._job, topic, partition, lag.records, lag.seconds
+            for topic, partition, lag, age, is_blocked in lags():
+                records, seconds = lag if lag is not None else (None, None)
+                yield LagSample(self._job, topic, partition, records, seconds, age, is_blocked)
 
         self._metrics.lags.watch(self._job, samples)
 

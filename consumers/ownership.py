@@ -10,7 +10,7 @@ from datetime import datetime
 
 from consumers.batch import Batch
 from consumers.positions import Position
-from projections.freshness import Lag, PartitionLag, lag
+from projections.freshness import Lag, PartitionLag, age_seconds, lag
 from tidegate_kernel.event import Record, TopicPartition
 from tidegate_kernel.source import RecordSource
 
@@ -123,7 +123,15 @@ class Holdings:
 
     def lags(self, source: RecordSource, now: datetime) -> list[PartitionLag]:
         """How far each owned partition is behind, as of the newest fetch answers."""
-        return [PartitionLag(*held.partition, self._lag(held, source, now)) for held in self._held.values()]
+        return [
+            PartitionLag(
+                *held.partition,
+                lag=self._lag(held, source, now),
+                last_event_age=age_seconds(held.newest_settled, now),
+                is_blocked=held.blocked is not None,
+            )
+            for held in self._held.values()
+        ]
 
     def _lag(self, held: Holding, source: RecordSource, now: datetime) -> Lag | None:
         is_working = held.oldest_in_hand is not None

@@ -14,11 +14,17 @@ class Lag(NamedTuple):
 
 
 class PartitionLag(NamedTuple):
-    """The lag of one partition; None while the end of the log is not known yet."""
+    """The lag of one partition; None while the end of the log is not known yet.
+
+    `last_event_age` (seconds) grows while nothing is produced; that alone is no lag. A blocked partition waits for a
+    person.
+    """
 
     topic: str
     partition: int
     lag: Lag | None
+    last_event_age: float | None = None
+    is_blocked: bool = False
 
 
 def lag(
@@ -46,6 +52,11 @@ def lag(
         return Lag(0, 0.0)
     known = [newest_settled or 0.0, caught_up_at.timestamp() * 1000 if caught_up_at is not None else 0.0]
     return Lag(end - next_offset, _seconds(now_ms, max(known) or now_ms))
+
+
+def age_seconds(newest_settled: int | None, now: datetime) -> float | None:
+    """Seconds since the newest settled record was written; None before the first."""
+    return None if newest_settled is None else _seconds(now.timestamp() * 1000, newest_settled)
 
 
 def _seconds(now_ms: float, since_ms: float) -> float:

@@ -68,6 +68,8 @@ async def assemble(app: App, job: Job, resources: Resources, *, sink: Sink | Non
             number = await register_job(connection, service=app.service, code=job.job_code, claim_rule=rule.spell())
     ledger = Ledger(resources.pool, _origin(app, job, number, run), rule, resources.clock)
     mediator = _mediator(app, job, resources) if isinstance(job, ConsumerJob) else None
+    if isinstance(job, ProjectionJob):
+        resources.metrics.freshness_sla.labels(job.code).set(job.freshness_sla.total_seconds())
     decoder = Decoder({topic.name: topic for topic in job.topics}, job.events, job.unlisted)
     return JobParts(
         job=job,

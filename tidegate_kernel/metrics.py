@@ -8,6 +8,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 
+from typing import NamedTuple
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
@@ -17,8 +19,17 @@ from prometheus_client.registry import Collector
 LAG_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 3600.0, 86400.0)
 BATCH_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
-LagSample = tuple[str, str, int, int, float]
-"""job, topic, partition, records behind, seconds behind."""
+
+class LagSample(NamedTuple):
+    """What is known of one owned partition when metrics are read. `records` and `seconds` are None while unknown."""
+
+    job: str
+    topic: str
+    partition: int
+    records: int | None
+    seconds: float | None
+    last_event_age: float | None
+    is_blocked: bool
 
 
 class Metrics:
@@ -47,6 +58,12 @@ class Metrics:
         self.outbox_waiting = self._gauge("outbox_waiting", "Outbox records not in Kafka yet; of the whole database.")
         self.outbox_oldest = self._gauge("outbox_oldest_seconds", "Age of the oldest record in the outbox; 0 if empty.")
         self.outbox_set_aside = self._gauge("outbox_set_aside", "Outbox records that Kafka will never take.")
+        self.freshness_sla = Gauge(
+            "tidegate_freshness_sla_seconds",
+            "How far behind readers may be, as declared.",
+            ["job"],
+            registry=self.registry,
+        )
         self.event_lag = EventLag()
         self.lags = LagCollector()
         self.registry.register(self.event_lag)
@@ -77,18 +94,6 @@ class EventLag(Collector):
         counts[-1] += len(seconds) - below
         self._sums[job] = self._sums.get(job, 0.0) + sum(seconds)
 
-    def quantile(self, job: str, fraction: float) -> float | None:
-        """The upper bound of the bucket that holds the quantile; None without events."""
-        counts = self._counts.get(job)
-        if not counts or not sum(counts):
-            return None
-        wanted, seen = fraction * sum(counts), 0
-        for bound, count in zip((*LAG_BUCKETS, float("inf")), counts, strict=True):
-            seen += count
-            if seen >= wanted:
-                return bound
-        return None
-
     def collect(self) -> Iterable[Metric]:
         family = HistogramMetricFamily(
             "tidegate_event_lag_seconds", "From an event's own time to its settling.", labels=["job"]
@@ -116,14 +121,22 @@ class LagCollector(Collector):
         self._sources.pop(job, None)
 
     def collect(self) -> Iterable[Metric]:
-        labels = ["job", "topic", "partition"]
-        records = GaugeMetricFamily("tidegate_records_behind", "Records not settled yet.", labels=labels)
-        seconds = GaugeMetricFamily(
-            "tidegate_seconds_behind", "Age of the oldest record not settled yet; 0 when caught up.", labels=labels
-        )
+        records = self._family("records_behind", "Records not settled yet.")
+        seconds = self._family("seconds_behind", "Age of the oldest record not settled yet; 0 when caught up.")
+        ages = self._family("last_event_age_seconds", "Age of the newest settled record; grows while idle.")
+        blocked = self._family("partition_blocked", "1 while the partition waits for a person, else 0.")
         for samples in list(self._sources.values()):
-            for job, topic, partition, behind, age in samples():
-                records.add_metric([job, topic, str(partition)], behind)
-                seconds.add_metric([job, topic, str(partition)], age)
-        yield records
-        yield seconds
+            for sample in samples():
+                labels = [sample.job, sample.topic, str(sample.partition)]
+                for family, value in (
+                    (records, sample.records),
+                    (seconds, sample.seconds),
+                    (ages, sample.last_event_age),
+                    (blocked, int(sample.is_blocked)),
+                ):
+                    if value is not None:
+                        family.add_metric(labels, value)
+        yield from (records, seconds, ages, blocked)
+
+    def _family(self, name: str, meaning: str) -> GaugeMetricFamily:
+        return GaugeMetricFamily(f"tidegate_{name}", meaning, labels=["job", "topic", "partition"])
