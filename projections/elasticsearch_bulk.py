@@ -68,7 +68,7 @@ class BulkWriter:
 
     async def _send(self, lines: Sequence[bytes], numbers: Sequence[int]) -> _Round:
         result = _Round()
-        for request in _split(lines, numbers, self._max_request_bytes):
+        for request in _split(lines, numbers, self._max_request_bytes) if numbers else ():
             await self._send_request(lines, request, result)
         return result
 
@@ -144,6 +144,9 @@ def _remedy(status: int, error_type: str) -> str:
 
 def _split(lines: Sequence[bytes], numbers: Sequence[int], max_bytes: int) -> Iterator[Sequence[int]]:
     """Runs of `numbers` whose lines fit `max_bytes` together; a longer single line goes alone."""
+    if sum(map(len, lines)) <= max_bytes:
+        yield numbers
+        return
     start = size = 0
     for position, number in enumerate(numbers):
         length = len(lines[number])
