@@ -1,0 +1,56 @@
+"""`python -m bench`: measures, prints a table, and fails when a promise is not kept."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from pathlib import Path
+
+from bench.measures import MEASURES, Effort
+from bench.report import Line, as_json, table
+from bench.stage import Stage
+from tidegate.commands.options import settings_of
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument(
+        "measures",
+        nargs="*",
+        choices=[*MEASURES, []],
+        metavar="MEASURE",
+        help="what to measure; everything if not named",
+    )
+    parser.add_argument("--only", choices=list(MEASURES), action="append", default=[], help="as naming the measure")
+    parser.add_argument("--rounds", type=int, default=5, help="interleaved rounds of each comparison")
+    parser.add_argument("--events", type=int, default=300_000, help="events of a run")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers to FILE, too")
+    parser.add_argument(
+        "--keep-topics", action="store_true", help="leave the filled topics for another benchmark today"
+    )
+    return parser.parse_args()
+
+
+async def _measure(given: argparse.Namespace) -> dict[str, list[Line]]:
+    stage = Stage(settings_of(), keeps_topics=given.keep_topics)
+    found: dict[str, list[Line]] = {}
+    async with stage.open():
+        for name in [*given.measures, *given.only] or MEASURES:
+            print(f"{name}: {(MEASURES[name].__doc__ or '').strip()}", flush=True)
+            found[name] = list(await MEASURES[name](stage, Effort(given.rounds, given.events)))
+    return found
+
+
+def main() -> None:
+    given = _arguments()
+    found = asyncio.run(_measure(given))
+    print(table(found))
+    if given.json:
+        given.json.write_text(as_json(found))
+    missed = [line.what for lines in found.values() for line in lines if line.is_binding and not line.is_reached]
+    if missed:
+        sys.exit(f"bench: not reached: {'; '.join(missed)}")
+
+
+main()

@@ -1,0 +1,99 @@
+"""The sink of every contestant: builds the Elasticsearch bulk body, then drops it; and the stopwatch that it drives.
+
+Dropping is the strictest choice: a store that takes time would hide what comes beside it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import NamedTuple
+
+from projections.elasticsearch_bulk import Answer, BulkWriter
+from projections.elasticsearch_lines import bulk_lines
+from projections.sink import Applied
+from projections.writes import Write
+from tidegate_kernel.clock import SystemClock
+from tidegate_kernel.settings import Settings
+
+# What the Elasticsearch declaration has as its defaults.
+MAX_DOCUMENT_BYTES = 10 * 1024 * 1024
+_MAX_REQUEST_BYTES = 8 * 1024 * 1024
+BATCH_SIZE = 1000
+
+
+class Reading(NamedTuple):
+    """What passed between two moments of a process."""
+
+    events: int
+    seconds: float
+    cpu_seconds: float
+
+
+class Stopwatch:
+    """Runs from the first batch that reaches the sink to the one that completes `events`: joining a group and the
+    part before the first batch count for nobody."""
+
+    def __init__(self, events: int) -> None:
+        self._wanted = events
+        self._seen = 0
+        self._start = (0.0, 0.0)
+        self._first = 0
+        self.reading: Reading | None = None
+        self.done = asyncio.Event()
+
+    def passed(self, rows: int) -> None:
+        """A batch of that many rows is out."""
+        if not self._seen:
+            self._first, self._start = rows, (time.perf_counter(), time.process_time())
+        self._seen += rows
+        if self._seen >= self._wanted and self.reading is None:
+            seconds, cpu = time.perf_counter() - self._start[0], time.process_time() - self._start[1]
+            self.reading = Reading(self._seen - self._first, seconds, cpu)
+            self.done.set()
+
+
+class StubSink:
+    """Declaration and open sink in one. `delay` seconds pass in each request, as in a store."""
+
+    def __init__(self, stopwatch: Stopwatch, *, batch_size: int = BATCH_SIZE, delay: float = 0.0) -> None:
+        self.name = "stub"
+        self.batch_size = batch_size
+        self._stopwatch, self._delay = stopwatch, delay
+        self._writer = BulkWriter(self.name, self.post, clock=SystemClock(), max_request_bytes=_MAX_REQUEST_BYTES)
+
+    @asynccontextmanager
+    async def open(self, settings: Settings) -> AsyncIterator[StubSink]:  # noqa: ARG002  # part of the interface
+        yield self
+
+    async def prepare(self) -> None:
+        """Nothing to do."""
+
+    async def check(self) -> None:
+        """Always fine."""
+
+    def encode(self, write: Write) -> bytes:
+        return bulk_lines(write, MAX_DOCUMENT_BYTES)
+
+    async def apply(self, encoded: Sequence[bytes]) -> Applied:
+        applied = await self._writer.apply(encoded)
+        self.passed(len(encoded))
+        return applied
+
+    def passed(self, rows: int) -> None:
+        """A request of that many rows was answered."""
+        self._stopwatch.passed(rows)
+
+    async def probe(self) -> bool:
+        return True
+
+    async def post(self, body: bytes) -> Answer:  # noqa: ARG002  # dropped
+        """The request: waits as long as the store would, and says that all is in."""
+        if self._delay:
+            await asyncio.sleep(self._delay)
+        return _ALL_IN
+
+
+_ALL_IN = Answer(200, {"errors": False})
