@@ -20,15 +20,22 @@ _BEHIND = timedelta(days=2)
 
 
 async def attach_days(connection: Connection, today: date) -> Sequence[date]:
-    """Attaches the missing days around `today`; returns those attached. A day it cannot lock now is left for later.
+    """Attaches the missing days around `today`; returns those attached. What it cannot lock now is left for later.
 
     A day that already has rows in the default partition stays there: moving rows would make claims fail.
     """
-    missing = await connection.fetch(_QUERIES["missing_days"], today - _BEHIND, today + _AHEAD)
-    return [row["day"] for row in missing if await _attach(connection, row["day"])]
+    attached = []
+    for row in await connection.fetch(_QUERIES["missing_days"], today - _BEHIND, today + _AHEAD):
+        try:
+            if await _attach(connection, row["day"]):
+                attached.append(row["day"])
+        except asyncpg.LockNotAvailableError:
+            break  # the next day would hold claims up for as long again, and in vain
+    return attached
 
 
 async def _attach(connection: Connection, day: date) -> bool:
+    """False if the day has its rows elsewhere by now. Raises LockNotAvailableError if claims are in the way."""
     name = f"tidegate.inbox_{day:%Y%m%d}"  # from a date: nothing to escape
     try:
         async with connection.transaction():
@@ -39,11 +46,10 @@ async def _attach(connection: Connection, day: date) -> bool:
                 f"FOR VALUES FROM ('{day}') TO ('{day + timedelta(days=1)}')"
             )
     except (
-        asyncpg.LockNotAvailableError,
         asyncpg.DuplicateTableError,
         asyncpg.UniqueViolationError,  # of the catalogue: what two CREATE TABLE of one name at the same moment end with
         asyncpg.CheckViolationError,
     ):
-        # Busy, made by another worker at this moment, or a row of that day has just arrived in DEFAULT.
+        # Made by another worker at this moment, or a row of that day has just arrived in DEFAULT.
         return False
     return True
