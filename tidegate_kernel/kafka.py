@@ -39,6 +39,7 @@ from aiokafka.structs import TopicPartition as ClientPartition
 from tidegate_kernel.errors import Misconfigured, Transient
 from tidegate_kernel.event import Record, TopicPartition
 from tidegate_kernel.kafka_metadata import TopicIds
+from tidegate_kernel.kafka_salvage import has_readable_names, refetch
 from tidegate_kernel.settings import KafkaSettings
 from tidegate_kernel.source import (
     Assigned,
@@ -167,15 +168,36 @@ class KafkaSource:
             raise SourceFailure(f"fetch: {type(error).__name__}: {error}") from error
         except Exception as error:
             # Out of the client's parser: UnicodeDecodeError for a header name, and whatever else odd bytes can raise.
-            message = f"the client cannot parse the record: {type(error).__name__}"
-            raise UnreadableRecord(message, offset=self._parsed_up_to(wanted)) from error
+            if len(wanted) != 1:
+                message = f"the client cannot parse a record of some partition: {type(error).__name__}"
+                raise UnreadableRecord(message) from error
+            records = await self._salvage(wanted[0], max_records)
+            return {TopicPartition(*wanted[0]): records} if records else {}
         return fetched
 
-    def _parsed_up_to(self, wanted: Sequence[ClientPartition]) -> int | None:
-        """Where the parser stood in the only partition asked for: past control records, which the position is not."""
-        buffered = self._consumer._fetcher._records.get(wanted[0]) if len(wanted) == 1 else None
-        records = getattr(buffered, "_partition_records", None)
-        return None if records is None else int(records.next_fetch_offset)
+    async def _salvage(self, partition: ClientPartition, max_records: int) -> Sequence[Record]:
+        """The records before the one that the client cannot parse. Raises UnreadableRecord where there are none."""
+        ours = TopicPartition(*partition)
+        position = self.drained_to(ours)
+        if position is None:
+            raise SourceFailure(f"fetch: {partition.topic}:{partition.partition} was revoked meanwhile")
+        records: list[Record] = []
+        limit = self._consumer._fetcher._max_partition_fetch_bytes
+        try:
+            for record in await refetch(self._consumer._client, partition, position, max_bytes=limit):
+                if not has_readable_names(record):
+                    if records:
+                        break
+                    raise UnreadableRecord("the name of a header is not UTF-8", offset=record.offset)
+                records.append(record)
+                if len(records) == max_records:
+                    break
+        except CorruptRecordException as error:
+            if not records:
+                raise CorruptBatch(f"{type(error).__name__}: {error}") from error
+        if records:
+            self.seek(ours, records[-1].offset + 1)
+        return records
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
         try:
