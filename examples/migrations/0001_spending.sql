@@ -1,0 +1,1 @@
+CREATE TABLE spending (customer_id text PRIMARY KEY, cents bigint NOT NULL);
