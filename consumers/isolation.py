@@ -49,10 +49,13 @@ class Isolation:
         return prepared
 
     async def run(self, connection: Connection, arrivals: Sequence[Arrival], prepared: Prepared) -> None:
-        """In the caller's transaction: every arrival was handled or is among `failures`.
+        """In the caller's transaction: each of the (not yet claimed) `arrivals` was handled or is among `failures`.
 
         Raises Transient when some must be tried again; the caller rolls everything back.
         """
+        fresh = {arrival.record.offset for arrival in arrivals}
+        # `prepare` ran before the claims told duplicates apart: what failed for one of those is nobody's dead letter.
+        self.failures = [failure for failure in self.failures if failure.record.offset in fresh]
         given_up = {failure.record.offset for failure in self.failures}
         remaining = [arrival for arrival in arrivals if arrival.record.offset not in given_up]
         if self._dispatcher.takes_groups:

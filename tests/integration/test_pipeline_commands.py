@@ -351,6 +351,29 @@ async def test_batch_handler_is_halved_to_the_bad_record(make_road: MakeRoad, po
     assert calls <= 2 * 6 + 2
 
 
+async def test_prepare_that_fails_for_a_duplicate_buries_nothing(make_road: MakeRoad, pool: Pool) -> None:
+    """`prepare` runs before the claims are known; an event that was applied long ago must not become a dead letter."""
+    fails = False
+
+    async def fetch(command: Note, deps: None) -> int:
+        if fails:
+            raise Rejected("gone meanwhile")
+        return command.n + 100
+
+    async def keep(command: Note, ctx: Context[None], fetched: int) -> None:
+        await ctx.db.execute("INSERT INTO effect (id, n) VALUES ($1, $2)", command.id, fetched)
+
+    road = await make_road(job(), [handle(Note, keep, prepare=fetch)])
+    await road.handle([record(0, id="m1")])
+    fails = True
+
+    outcome = await road.handle([record(1, id="m1"), record(2, id="m2")])
+
+    assert [(f.record.offset, f.reason) for f in outcome.failures] == [(2, Reason.REJECTED)]
+    assert (outcome.applied, outcome.duplicates) == (0, 1)
+    assert await pool.fetchval("SELECT n FROM effect") == 101
+
+
 async def test_stale_owner_cannot_settle(make_road: MakeRoad, pool: Pool) -> None:
     """G9: after another process took the partition over, the old owner's batch changes nothing at all."""
     stale = await make_road(job(), [handle(Note, note)])
