@@ -4,14 +4,29 @@ from __future__ import annotations
 
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
-from pydantic import Field, SecretStr, ValidationError, field_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import BeforeValidator, Field, SecretStr, ValidationError, field_validator
+from pydantic_core import ErrorDetails
+from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from tidegate_kernel.errors import Misconfigured
 
 _PREFIX = "TIDEGATE_"
+_SECRETS_FOLDER = Path("/run/secrets")
+
+
+def _from_seconds(value: Any) -> Any:
+    """A variable says `20` or `1.5`; anything else is left to pydantic, which knows ISO 8601 (`PT20S`)."""
+    try:
+        return timedelta(seconds=float(value))
+    except (TypeError, ValueError, OverflowError):
+        return value
+
+
+Duration = Annotated[timedelta, BeforeValidator(_from_seconds), Field(gt=timedelta(0))]
+"""Seconds in a variable; longer than none."""
 
 
 class KafkaSettings(BaseSettings):
@@ -31,10 +46,10 @@ class KafkaSettings(BaseSettings):
     ssl_check_hostname: bool = True
     client_id: str = "tidegate"
     instance_id: str | None = None
-    session_timeout: timedelta = timedelta(seconds=30)
-    heartbeat_interval: timedelta = timedelta(seconds=3)
-    rebalance_timeout: timedelta = timedelta(seconds=60)
-    request_timeout: timedelta = timedelta(seconds=30)
+    session_timeout: Duration = timedelta(seconds=30)
+    heartbeat_interval: Duration = timedelta(seconds=3)
+    rebalance_timeout: Duration = timedelta(seconds=60)
+    request_timeout: Duration = timedelta(seconds=30)
     fetch_max_bytes: int = Field(default=8 * 1024 * 1024, gt=0)
     # 1 MiB a partition bounds a worker's buffer to assigned partitions x 1 MiB whatever the backlog.
     max_partition_fetch_bytes: int = Field(default=1024 * 1024, gt=0)
@@ -61,11 +76,20 @@ class Settings(BaseSettings):
     http_port: int = Field(default=9464, ge=0, le=65535)
     lanes: int = Field(default=2, ge=1, le=64)
     # Shorter than Kafka's rebalance time-out: a revoke waits for it.
-    drain_timeout: timedelta = timedelta(seconds=20)
+    drain_timeout: Duration = timedelta(seconds=20)
     log_format: Literal["json", "console"] = "json"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     otlp_endpoint: str | None = None
     kafka: KafkaSettings = Field(default_factory=KafkaSettings)
+
+    @field_validator("elasticsearch_url", "clickhouse_url")
+    @classmethod
+    def _without_credentials(cls, value: str) -> str:
+        if "@" in urlsplit(value).netloc:
+            raise ValueError(
+                "should hold no credentials: addresses are printed; the …_USER and …_PASSWORD settings are not"
+            )
+        return value
 
     @field_validator("http_port", mode="before")
     @classmethod
@@ -78,17 +102,32 @@ def read_settings(**overrides: Any) -> Settings:
 
     Raises Misconfigured with every wrong variable named, never with its value.
     """
-    secrets: dict[str, Any] = {"_secrets_dir": "/run/secrets"} if Path("/run/secrets").is_dir() else {}
+    secrets: dict[str, Any] = {"_secrets_dir": _SECRETS_FOLDER} if _SECRETS_FOLDER.is_dir() else {}
+    wrong: list[str] = []
     try:
         kafka = KafkaSettings(**secrets)
     except ValidationError as error:
-        raise Misconfigured(_explain(error, "TIDEGATE_KAFKA_")) from None
+        wrong += _explain(error, "TIDEGATE_KAFKA_")
+        kafka = KafkaSettings.model_construct()
     try:
-        return Settings(kafka=kafka, **secrets, **overrides)
+        settings = Settings(kafka=kafka, **secrets, **overrides)
     except ValidationError as error:
-        raise Misconfigured(_explain(error, _PREFIX)) from None
+        wrong += _explain(error, _PREFIX)
+    except SettingsError:
+        # Only `kafka` is more than a plain value; the library would read it from a variable of that name as JSON.
+        wrong.append("TIDEGATE_KAFKA: no such setting; use the TIDEGATE_KAFKA_… settings")
+    else:
+        if not wrong:
+            return settings
+    raise Misconfigured(f"wrong setting: {'; '.join(wrong)}")
 
 
-def _explain(error: ValidationError, prefix: str) -> str:
-    wrong = (f"{prefix}{'_'.join(map(str, e['loc'])).upper()}: {e['msg'].lower()}" for e in error.errors())
-    return "wrong setting: " + "; ".join(wrong)
+def _explain(error: ValidationError, prefix: str) -> list[str]:
+    return [f"{prefix}{'_'.join(map(str, e['loc'])).upper()}: {_requirement(e)}" for e in error.errors()]
+
+
+def _requirement(error: ErrorDetails) -> str:
+    if "timedelta" in error["msg"]:
+        # Python's name for it helps nobody, and the library's words quote parts of the value.
+        return "should be a number of seconds, more than 0"
+    return error["msg"].removeprefix("Value error, ").removeprefix("Input ")
