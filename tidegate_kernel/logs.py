@@ -43,7 +43,7 @@ def configure_logs(*, style: Literal["json", "console"], level: str) -> None:
         structlog.processors.format_exc_info,
     ]
     renderer: structlog.types.Processor = (
-        structlog.processors.JSONRenderer() if style == "json" else structlog.dev.ConsoleRenderer()
+        structlog.processors.JSONRenderer() if style == "json" else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
     )
     structlog.configure(
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],

@@ -65,6 +65,7 @@ class ServiceMigrations:
         try:
             async with connection.transaction():
                 await connection.execute("SET LOCAL lock_timeout = '10s'")
+                await connection.execute(_QUERIES["leave_our_schema"])
                 await connection.execute(file.read_text(encoding="utf-8"))
                 await connection.execute(_QUERIES["record_file"], self.service, file.name, _digest(file))
         except (asyncpg.PostgresError, asyncpg.InterfaceError, UnicodeDecodeError) as error:

@@ -1,0 +1,18 @@
+"""UUIDv7: ids whose day the inbox can read."""
+
+from datetime import UTC, datetime
+
+from tidegate_kernel.uuid7 import uuid7
+
+_AT = datetime(2026, 3, 1, 12, 30, tzinfo=UTC)
+
+
+def test_id_carries_its_time_version_and_variant() -> None:
+    made = uuid7(_AT)
+    assert made.version == 7
+    assert made.variant == "specified in RFC 4122"
+    assert made.int >> 80 == int(_AT.timestamp() * 1000)
+
+
+def test_ids_of_one_instant_differ() -> None:
+    assert len({uuid7(_AT) for _ in range(1000)}) == 1000
