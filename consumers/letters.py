@@ -27,7 +27,7 @@ def failure_of_arrival(
         scope=event.scope,
         correlation_id=event.correlation_id,
         traceparent=event.traceparent,
-        claim=claim,
+        claim=None if claim is None else (claim.bucket, claim.id),
     )
 
 
