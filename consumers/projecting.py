@@ -83,16 +83,24 @@ def project(batch: Batch, decoded: Decoded, claims: BatchClaims, sink: Sink) -> 
 
 def _project_tombstone(projected: Projected, record: Record, topic: Topic, sink: Sink) -> None:
     try:
-        if topic.tombstone is None:
-            raise Poison(
-                f"record without a value, and topic {topic.name!r} declares no tombstone", reason=Reason.NO_VALUE
-            )
-        delete = topic.tombstone(Tombstone(record=record, occurred_at=record_time(record)))
+        delete = _delete(record, topic)
         if delete is not None:
             projected.encoded.append(sink.encode(delete))
             projected.owners.append(record)
-    except Exception as error:
+    except Poison as error:
         projected.fail(record, error)
+
+
+def _delete(record: Record, topic: Topic) -> Delete | None:
+    if topic.tombstone is None:
+        raise Poison(f"record without a value, and topic {topic.name!r} declares no tombstone", reason=Reason.NO_VALUE)
+    try:
+        return topic.tombstone(Tombstone(record=record, occurred_at=record_time(record)))
+    except Poison:
+        raise
+    except Exception as error:
+        # What the function looks for is an id and a version. A delete without them cannot be ordered, only kept.
+        raise Poison(f"the tombstone function raised {type(error).__name__}", reason=Reason.NO_VERSION) from error
 
 
 def _checked(written: Any) -> Sequence[Write]:

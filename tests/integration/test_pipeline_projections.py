@@ -180,7 +180,7 @@ async def test_tombstone_without_a_version_is_a_dead_letter(make_road: MakeRoad,
     await road.handle([SentRecord(0, None, [], key=None)])
 
     (letter,) = await road.dead_letters()
-    assert (letter["key"], letter["value"], letter["reason"]) == (None, None, Reason.PROJECTION_FAILED)
+    assert (letter["key"], letter["value"], letter["reason"]) == (None, None, Reason.NO_VERSION)
 
 
 async def test_sink_outage_burns_no_attempt(make_road: MakeRoad, sink: MemorySink) -> None:
