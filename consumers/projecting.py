@@ -73,6 +73,8 @@ def project(batch: Batch, decoded: Decoded, claims: BatchClaims, sink: Sink) -> 
                 rows = [encode(write) for write in _checked(written)]
                 encoded += rows
                 owners += [arrival] * len(rows)
+        except MemoryError:
+            raise  # the machine's trouble, not the event's
         except Exception as error:
             # A pure function that raises will raise again: dead letter at once, whatever the class.
             projected.fail(arrival, error)
