@@ -11,12 +11,26 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from examples.check_shop.effects import ledger_differences, revenue_differences, search_differences
-from examples.check_shop.expected import JOBS, SOURCE_CENTS, SOURCE_PURCHASES, Order, poison_reasons, read_orders
+from examples.check_shop.expected import (
+    JOBS,
+    SOURCE_CENTS,
+    SOURCE_PURCHASES,
+    Order,
+    expected_claims,
+    poison_reasons,
+    read_orders,
+)
 from examples.check_shop.letters import MARK, Letters
 from examples.check_shop.servers import Addresses, FoundRecord, Servers, connected
 
 _SHOWN = 20
 _LEDGER = "SELECT tenant, brand, customer_id, orders, cents FROM ledger"
+_CLAIMS = """
+SELECT j.code, count(*) AS claimed
+FROM tidegate.inbox AS i
+JOIN tidegate.job AS j ON j.id = i.job
+GROUP BY j.code
+"""
 _POSITIONS = """
 SELECT j.code, p.partition, p.next_offset
 FROM tidegate.position AS p
@@ -50,6 +64,7 @@ async def check(servers: Servers, prefix: str, limit: int | None) -> Verdict:
     await _check_revenue(verdict, servers, orders, view=f"{prefix}revenue".replace("-", "_"))
     topic = f"{prefix}shop.orders"
     await _check_letters(verdict, servers, await servers.records(topic), service=f"{prefix}shop")
+    await _check_claims(verdict, servers, orders)
     await _check_positions(verdict, servers, topic)
     return verdict
 
@@ -94,6 +109,12 @@ async def _check_letters(verdict: Verdict, servers: Servers, sent: Sequence[Foun
         wanted = poison_reasons(job)
         verdict.figure(f"dead letters of {job}", len(wanted), letters.by_reason[job].total())
         verdict.differences += [f"poison {kind!r} was never sent" for kind in sorted(wanted.keys() - sent_kinds)]
+
+
+async def _check_claims(verdict: Verdict, servers: Servers, orders: list[Order]) -> None:
+    claimed = {row["code"]: row["claimed"] for row in await servers.rows(_CLAIMS)}
+    for job, count in expected_claims(orders).items():
+        verdict.figure(f"event ids taken by {job}", count, claimed.get(job, 0))
 
 
 async def _check_positions(verdict: Verdict, servers: Servers, topic: str) -> None:

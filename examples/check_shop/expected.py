@@ -47,6 +47,9 @@ POISON: Mapping[str, tuple[str, str, str]] = {
 }
 """What becomes of each kind of poison in each job: the reason of its dead letter, or that there is none."""
 
+TYPED_BUT_WRONG = frozenset({"nul-in-text", "negative-total", "huge-total", "before-1970", "negative-version"})
+"""Kinds that are sound events in every job's eyes until their effect is tried: their ids are claimed."""
+
 Account = tuple[str, str, str]
 """Tenant, brand, customer."""
 
@@ -138,6 +141,14 @@ def expected_rows(orders: list[Order]) -> dict[str, dict[str, object]]:
         for order in orders
         if not order.is_cancelled
     }
+
+
+def expected_claims(orders: list[Order]) -> dict[str, int]:
+    """How many different event ids each job takes: of every event one, however often it is delivered."""
+    placed, amended = len(orders), sum(order.is_amended for order in orders)
+    viewed = sum(order.line % 50 == 0 for order in orders)
+    events = (placed, placed + amended, placed + amended + viewed)
+    return {job: count + len(TYPED_BUT_WRONG) for job, count in zip(JOBS, events, strict=True)}
 
 
 def poison_outcomes(job: str) -> Iterator[tuple[str, str]]:

@@ -27,7 +27,7 @@ class Report:
     seconds: float = 0.0
     settling_seconds: float = 0.0
     events_per_second: float = 0.0
-    applied: Mapping[str, int] = field(default_factory=dict)
+    claimed: Mapping[str, int] = field(default_factory=dict)
     duplicates_dropped: Mapping[str, int] = field(default_factory=dict)
     dead_letters: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     freshness_seconds: Mapping[str, Sequence[float]] = field(default_factory=dict)
@@ -64,16 +64,15 @@ def _summary(report: Report) -> Table:
             "time",
             f"{report.settling_seconds:.1f} s from the first record to all settled, {report.seconds:.1f} s in all",
         ),
-        ("speed", f"{report.events_per_second:,.0f} records/s, each handled by {len(report.applied)} jobs"),
+        ("speed", f"{report.events_per_second:,.0f} records/s, each handled by {len(report.claimed)} jobs"),
     ]
     if report.kill is not None:
         batches = ", ".join(f"{b.job} {b.partition}@{b.next_offset}" for b in report.kill.batches)
         lines.append(("killed", f"{report.kill.worker} with SIGKILL, a transaction open at {batches}"))
-    for job, count in report.applied.items():
-        p50, p99 = report.freshness_seconds[job]
-        dropped = report.duplicates_dropped[job]
+    for job, (p50, p99) in report.freshness_seconds.items():
+        count, dropped = report.claimed.get(job, 0), report.duplicates_dropped[job]
         lines.append(
-            (job, f"{count:,} applied, {dropped:,} duplicates dropped, fresh ≤ {p50:g} s (p50), ≤ {p99:g} s (p99)")
+            (job, f"{count:,} events once, {dropped:,} duplicates dropped, fresh ≤ {p50:g} s (p50), ≤ {p99:g} s (p99)")
         )
     for line in lines:
         table.add_row(*line)

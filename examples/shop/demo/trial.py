@@ -23,7 +23,7 @@ from examples.shop.demo.report import Report
 from examples.shop.demo.sabotage import Sabotage, spoil
 from examples.shop.demo.screen import Screen, screen
 from examples.shop.demo.story import Step, Story
-from examples.shop.demo.watch import APPLIED, DUPLICATES, JOBS, Watch
+from examples.shop.demo.watch import DUPLICATES, JOBS, Watch
 from examples.shop.demo.workers import start_worker, tidegate, until_ready
 
 # The kill comes in the middle of the traffic: late enough for claims to exist, early enough for much to come.
@@ -88,10 +88,12 @@ async def _work(watch: Watch, report: Report, steps: Sequence[Step], options: Op
         await watch.until_sent(_KILL_AT, len(steps))
         await _kill_and_replace(watch, report)
         await watch.until_settled(len(steps), seconds=len(steps) / options.per_second + _SETTLE_SECONDS)
+        report.settling_seconds = time.monotonic() - started
+        # A replacement that is still starting could not end in order.
+        await until_ready([worker for worker in watch.workers if worker.is_running], watch.http)
         looking.cancel()
-    report.settling_seconds = time.monotonic() - started
     await watch.look()
-    _count(watch, report)
+    await _count(watch, report)
     if report.kill is not None:
         report.failures += await unproven(report.kill, watch.database)
 
@@ -105,11 +107,11 @@ async def _kill_and_replace(watch: Watch, report: Report) -> None:
     watch.screen.say("worker-3 takes its place")
 
 
-def _count(watch: Watch, report: Report) -> None:
+async def _count(watch: Watch, report: Report) -> None:
     sent = watch.sent
     report.produced, report.repeats, report.poison = sent.records, sent.repeats, sent.poison
     report.events_per_second = sent.records / report.settling_seconds
-    report.applied = {job: watch.counted(APPLIED, job) for job in JOBS}
+    report.claimed = await watch.claimed()
     report.duplicates_dropped = {job: watch.counted(DUPLICATES, job) for job in JOBS}
     report.freshness_seconds = {job: watch.lag_quantiles(job, (0.5, 0.99)) for job in JOBS}
 

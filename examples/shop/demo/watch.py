@@ -24,12 +24,17 @@ JOIN tidegate.job AS j ON j.id = p.job
 WHERE p.topic = $1 AND p.run = 0
 GROUP BY j.code
 """
+_CLAIMED = """
+SELECT j.code, count(*) AS claimed
+FROM tidegate.inbox AS i
+JOIN tidegate.job AS j ON j.id = i.job
+GROUP BY j.code
+"""
 _DEAD_LETTERS = "SELECT count(*) FROM tidegate.dead_letter"
 _UNPUBLISHED = "SELECT count(*) FROM tidegate.outbox"
 
 LAG_BUCKET = "tidegate_event_lag_seconds_bucket"
 DUPLICATES = "tidegate_events_duplicate_total"
-APPLIED = "tidegate_events_applied_total"
 
 
 @dataclass
@@ -79,6 +84,10 @@ class Watch:
     async def _is_settled(self, total: int) -> bool:
         settled = {row["code"]: row["settled"] for row in await self.database.fetch(_SETTLED, self.place.topic)}
         return all(settled.get(job) == total for job in JOBS) and not await self.database.fetchval(_UNPUBLISHED)
+
+    async def claimed(self) -> Mapping[str, int]:
+        """How many event ids each job has taken: every event once, however often it came."""
+        return {row["code"]: row["claimed"] for row in await self.database.fetch(_CLAIMED)}
 
     def counted(self, sample: str, job: str) -> int:
         """Sum of a counter over all workers; of a killed one up to its last scrape."""
