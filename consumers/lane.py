@@ -114,8 +114,8 @@ class Lane:
 
     async def _take_in(self, partition: TopicPartition, found: Found) -> None:
         held = self._holdings.get(partition)
-        if held is None:
-            return  # revoked while we fetched: its records belong to another
+        if held is None or held.lane != self.number:
+            return  # revoked while we fetched: its records belong to another process or lane
         match found:
             case Unreadable(offset=offset, error=error):
                 batch = self._batch(held, [UnreadRecord(*partition, offset)])
@@ -162,12 +162,14 @@ class Lane:
         self._loop.meter.settled(batch, outcome, seconds=self._loop.clock.monotonic() - started)
 
     def _unpause(self, held: Holding) -> None:
-        if held.waiting is not None:
+        if held.waiting is not None and self._holdings.is_current(held):
             held.waiting = None
             self._source.resume([held.partition])
 
     def _hold_back(self, held: Holding, batch: Batch, error: Transient) -> None:
         """The batch waits outside any transaction; its partition is paused, the lane goes on with others."""
+        if not self._holdings.is_current(held):
+            return  # revoked meanwhile: a pause would hit whoever owns it now, which may be this process again
         batch.attempts.tries += 1
         delay = self._loop.settings.retry.delay(batch.attempts.tries, error)
         held.waiting, held.due = batch, self._loop.clock.monotonic() + delay
@@ -206,13 +208,18 @@ class Lane:
     async def _give_up(self, held: Holding) -> None:
         """Drops the work: the row has another owner."""
         _log.warning(logs.PARTITION_LOST, topic=held.partition.topic, partition=held.partition.partition)
+        if not self._holdings.is_current(held):
+            return  # the work of an earlier ownership; the present one has to go on undisturbed
         self._source.pause([held.partition])
-        if self._holdings.is_current(held):
-            self._holdings.drop([held.partition])
+        self._holdings.drop([held.partition])
         is_assigned = True
         try:
             # A zombie's client believes that it is still assigned; only a commit that succeeds proves it.
             await self._source.commit({held.partition: held.position.next_offset})
-        except (Transient, NotAssigned):
+        except NotAssigned:
             is_assigned = False
+        except Transient as error:
+            # Kafka does not answer now. Giving up for good would leave an assigned partition that nobody reads; taking
+            # it over from its owner, if it has one, costs only that owner a repeat.
+            _log.warning(logs.COMMIT_FAILED, topic=held.partition.topic, error=str(error))
         self._loop.note_lost(held.partition, is_assigned=is_assigned)
