@@ -39,6 +39,7 @@ from aiokafka.structs import TopicPartition as ClientPartition
 from tidegate_kernel.errors import Misconfigured, Transient
 from tidegate_kernel.event import Record, TopicPartition
 from tidegate_kernel.kafka_metadata import TopicIds
+from tidegate_kernel.kafka_reach import require_reachable, unusable
 from tidegate_kernel.kafka_salvage import has_readable_names, refetch
 from tidegate_kernel.settings import KafkaSettings
 from tidegate_kernel.source import (
@@ -71,7 +72,7 @@ class _TokenFile(AbstractTokenProvider):  # type: ignore[misc]  # the client shi
 
 
 def connection_options(settings: KafkaSettings) -> dict[str, Any]:
-    """Options that consumer, producer and admin client share. Raises Misconfigured for unusable key files."""
+    """Options that consumer, producer and admin client share. Raises Misconfigured for files that cannot be used."""
     options: dict[str, Any] = {
         "bootstrap_servers": settings.bootstrap,
         "client_id": settings.client_id,
@@ -107,7 +108,7 @@ def consumer_options(settings: KafkaSettings, *, group: str | None) -> dict[str,
         "key_deserializer": None,
         "value_deserializer": None,
         "max_poll_records": None,
-        # A broker answers a connection's requests in turn: what we ask about offsets waits for a fetch at most this long.
+        # A broker answers a connection's requests in turn: what we ask about offsets waits this long for a fetch.
         "fetch_max_wait_ms": 200,
         "fetch_max_bytes": settings.fetch_max_bytes,
         "max_partition_fetch_bytes": settings.max_partition_fetch_bytes,
@@ -454,10 +455,11 @@ async def _drop_producer(producer: Any) -> None:
 @asynccontextmanager
 async def open_writer(settings: KafkaSettings, *, timeout: float = 10) -> AsyncIterator[KafkaWriter]:
     """Yields a writer whose calls last `timeout` seconds at most. Raises Misconfigured as `join_group`."""
+    await require_reachable(settings, connection_options(settings))
     try:
         producer = await asyncio.wait_for(_start_producer(settings), timeout=15)
     except (KafkaError, OSError, TimeoutError) as error:
-        raise _unusable(settings, error) from error
+        raise unusable(settings, f"{type(error).__name__}: {error}") from error
     writer = KafkaWriter(settings, producer, timeout=timeout)
     try:
         yield writer
@@ -502,10 +504,14 @@ def _raise_refused(name: str, answer: Any) -> None:
 @asynccontextmanager
 async def _started(client: Any, settings: KafkaSettings, *, stop: str = "stop") -> AsyncIterator[None]:
     try:
+        await require_reachable(settings, connection_options(settings))
         await asyncio.wait_for(client.start(), timeout=15)
+    except Misconfigured:
+        await getattr(client, stop)()
+        raise
     except (KafkaError, OSError, TimeoutError) as error:
         await getattr(client, stop)()
-        raise _unusable(settings, error) from error
+        raise unusable(settings, f"{type(error).__name__}: {error}") from error
     try:
         yield
     finally:
@@ -522,13 +528,6 @@ def _spell_client(error: OffsetOutOfRangeError) -> str:
     """The client puts {partition: offset} into the exception's arguments."""
     offsets = error.args[0] if error.args and isinstance(error.args[0], dict) else {}
     return ", ".join(f"{p.topic}:{p.partition}@{o}" for p, o in offsets.items())
-
-
-def _unusable(settings: KafkaSettings, error: BaseException) -> Misconfigured:
-    return Misconfigured(
-        f"kafka at {settings.bootstrap} cannot be used ({type(error).__name__}: {error}); "
-        "check TIDEGATE_KAFKA_BOOTSTRAP and the TIDEGATE_KAFKA_SASL_… and _SSL_… settings"
-    )
 
 
 def _ours(partitions: Iterable[Any]) -> frozenset[TopicPartition]:

@@ -111,7 +111,7 @@ class RecordSource(Protocol):
         """Last stable offset seen by the newest fetch answer; None before the first."""
 
     async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Tells the group where it would resume. Raises Transient if not confirmed, NotAssigned if the generation is over."""
+        """Tells the group where it would resume. Raises Transient if not confirmed, NotAssigned if outdated."""
 
     async def ranges(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, LogRange]:
         """Returns what each partition holds now. Raises SourceFailure."""
