@@ -36,12 +36,10 @@ class Letters:
             stored = list(_stored(await servers.rows(_LETTERS, job)))
             published = list(_published(await servers.records(f"{service}.{job}.dlq")))
             self.by_reason[job] = Counter(reason for _, _, reason in stored)
-            self._compare(f"{job}: Postgres", stored, poison_reasons(job))
-            self._compare(f"{job}: DLQ topic", published, poison_reasons(job))
+            self.compare(f"{job}: Postgres", stored, poison_reasons(job))
+            self.compare(f"{job}: DLQ topic", published, poison_reasons(job))
 
-    def _compare(
-        self, where: str, letters: Sequence[tuple[Place, FoundRecord, str]], wanted: Mapping[str, str]
-    ) -> None:
+    def compare(self, where: str, letters: Sequence[tuple[Place, FoundRecord, str]], wanted: Mapping[str, str]) -> None:
         found: dict[str, str] = {}
         for place, letter, reason in letters:
             original = self._sent.get(place)
