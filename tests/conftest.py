@@ -13,12 +13,12 @@ from pathlib import Path
 import asyncpg
 import pytest
 
+from tidegate.migrations.schema import migrate
 from tidegate.stack.names import StackAddresses
 from tidegate.stack.progress import Lines
 from tidegate.stack.stack import Stack
 from tidegate.stack.state import default_folder
 
-_MIGRATIONS = Path(__file__).parents[1] / "tidegate" / "migrations" / "versions"
 _ALLOWED_SKIPS = Path(__file__).with_name("allowed_skips.txt")
 _ADDRESSES = pytest.StashKey[StackAddresses]()
 
@@ -72,12 +72,7 @@ def database_template(stack: StackAddresses, run_id: str) -> Iterator[str]:
 
     async def create() -> None:
         await _administer(stack, f"CREATE DATABASE {name} TEMPLATE template0")
-        connection = await asyncpg.connect(_dsn(stack, name))
-        try:
-            for migration in sorted(_MIGRATIONS.glob("*.sql")):
-                await connection.execute(migration.read_text())
-        finally:
-            await connection.close()
+        await migrate(_dsn(stack, name))
 
     asyncio.run(create())
     yield name

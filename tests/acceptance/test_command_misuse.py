@@ -1,0 +1,146 @@
+"""Every wrong call is one sentence on standard error that names the thing and the remedy, and exit code 2."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.cli import Cli
+
+pytestmark = pytest.mark.timeout(120)
+
+
+def _refusal(cli: Cli, *arguments: str, code: int = 2, **extra: str) -> str:
+    done = cli.run(*arguments, **extra)
+    assert done.returncode == code, done.stderr
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert done.stderr.startswith("tidegate: ")
+    assert "Traceback" not in done.stderr
+    return done.stderr
+
+
+# These need no server.
+
+
+@pytest.fixture(scope="module")
+def alone() -> Cli:
+    """No server answers: the addresses are those of a port that nobody listens on."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        nobody = f"127.0.0.1:{free.getsockname()[1]}"
+    return Cli(
+        {
+            "TIDEGATE_APP": "small:app",
+            "TIDEGATE_KAFKA_BOOTSTRAP": nobody,
+            "TIDEGATE_POSTGRES_DSN": f"postgresql://tidegate:secret-word@{nobody}/shop",
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        (["run", "--all", "--app", "nowhere:app"], ["no module 'nowhere'"]),
+        (["run", "--all", "--app", "small:nothing"], ["'small' has no attribute 'nothing'"]),
+        (["run", "leger"], ["'leger'", "ledger, search"]),
+        (["run"], ["--all", "ledger, search"]),
+        (["run", "--all", "--lanes", "0"], ["TIDEGATE_LANES"]),
+        (["run", "ledger", "--backfill"], ["--from-checkpoint", "--from-beginning", "--from-time"]),
+        (["run", "ledger", "--backfill", "--from-beginning", "--from-time", "2026-03-01"], ["needs one of"]),
+        (["run", "ledger", "--backfill", "--from-time", "yesterday"], ["'yesterday'", "ISO 8601"]),
+        (["run", "ledger", "--from-beginning"], ["--backfill"]),
+        (["send", "t", "--type", "x", "--json", "{"], ["--json is no JSON"]),
+        (["checkpoint", "create", "nightly"], ["--job", "--at"]),
+        (["topics", "create", "--also", "x:many"], ["NAME:PARTITIONS"]),
+    ],
+)
+def test_wrong_call_is_one_sentence(alone: Cli, arguments: list[str], words: list[str]) -> None:
+    message = _refusal(alone, *arguments)
+    for word in words:
+        assert word in message
+
+
+@pytest.mark.parametrize("command", [["run", "--all"], ["status"], ["migrate"]])
+def test_unreachable_postgres_is_named_without_its_password(alone: Cli, command: list[str]) -> None:
+    message = _refusal(alone, *command)
+    assert "postgres at 127.0.0.1:" in message
+    assert "TIDEGATE_POSTGRES_DSN" in message
+    assert "secret-word" not in message
+
+
+def test_unreachable_kafka_is_named(alone: Cli) -> None:
+    assert "TIDEGATE_KAFKA_BOOTSTRAP" in _refusal(alone, "topics", "create")
+
+
+def test_wrong_variable_is_named_without_its_value(alone: Cli) -> None:
+    message = _refusal(alone, "run", "--all", TIDEGATE_KAFKA_SECURITY_PROTOCOL="secret-word")
+    assert "TIDEGATE_KAFKA_SECURITY_PROTOCOL" in message
+    assert "secret-word" not in message
+
+
+def test_option_that_does_not_exist_is_a_misuse(alone: Cli) -> None:
+    done = alone.run("run", "--nope")
+    assert done.returncode == 2
+    assert "--nope" in done.stderr
+
+
+def test_folder_that_shadows_us_is_named(alone: Cli, tmp_path: Path) -> None:
+    """Without a word about it, the user's import fails with a module of ours that they never heard of."""
+    (tmp_path / "dlq").mkdir()
+    (tmp_path / "dlq" / "letters_of_mine.py").write_text("")
+    (tmp_path / "shop.py").write_text("import dlq.letters_of_mine\n")
+    message = _refusal(Cli(alone.environment, tmp_path), "run", "--all", "--app", "shop:app")
+    assert str(tmp_path / "dlq") in message
+
+
+def test_debug_shows_where_it_was_raised(alone: Cli) -> None:
+    done = alone.run("run", "leger", TIDEGATE_DEBUG="1")
+    assert "Traceback" in done.stderr
+
+
+def test_help_of_every_command_ends_with_examples(alone: Cli) -> None:
+    for command in (
+        ["migrate"],
+        ["topics", "create"],
+        ["run"],
+        ["status"],
+        ["checkpoint", "create"],
+        ["send"],
+        ["dev"],
+    ):
+        shown = alone.run(*command, "--help")
+        assert shown.returncode == 0
+        assert f"$ tidegate {' '.join(command)}" in shown.stdout
+
+
+# These find servers that are not ready.
+
+
+def test_refused_credentials_are_named(cli: Cli) -> None:
+    dsn = cli.environment["TIDEGATE_POSTGRES_DSN"]
+    wrong = f"postgresql://nobody:secret-word@{dsn.rpartition('@')[2]}"
+    message = _refusal(cli, "run", "--all", TIDEGATE_POSTGRES_DSN=wrong)
+    assert "refused the connection" in message
+    assert "secret-word" not in message
+
+
+def test_worker_walks_its_user_from_migrate_to_topics_to_the_port(cli: Cli) -> None:
+    """Each start names the next missing thing and the command that makes it."""
+    assert "run 'tidegate migrate'" in _refusal(cli, "run", "--all")
+    assert "run 'tidegate migrate'" in _refusal(cli, "status")
+    assert cli.run("migrate").returncode == 0
+    assert "run 'tidegate topics create'" in _refusal(cli, "run", "--all")
+    prefix = cli.environment["SMALL_PREFIX"]
+    data = '{"payment": "p", "cents": 1}'
+    unsent = _refusal(cli, "send", f"{prefix}.payments", "--type", "payment.made", "--json", data)
+    assert "run 'tidegate topics create'" in unsent
+    assert cli.run("topics", "create").returncode == 0
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        assert f"port {port} on 127.0.0.1 is in use" in _refusal(cli, "run", "--all", "--port", port)
+    unknown = _refusal(cli, "run", "ledger", "--backfill", "--from-checkpoint", "nightly", TIDEGATE_LOG_LEVEL="error")
+    assert "no checkpoint 'nightly'" in unknown
