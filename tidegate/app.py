@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +41,11 @@ class App:
 
     def __post_init__(self) -> None:
         _check_name("App.service", self.service)
+        if not self.owner:
+            raise Misconfigured("App.owner is missing; it names who answers for the service")
         _check_unique("job code", (job.code for job in self.jobs))
-        _check_unique("handler of command", (handler.command.__name__ for handler in self.handlers))
+        _check_unique("handler of command", (_full_name(handler.command) for handler in self.handlers))
+        _check_unique("dependency", (dependency.name for dependency in self.dependencies))
         for job in self.jobs:
             self._check(job)
 
@@ -78,6 +82,9 @@ class App:
         _require(job, "runbook", job.runbook)
         if job.unlisted not in ("skip", "dead_letter"):
             raise Misconfigured(f"job {job.code!r}: unlisted must be 'skip' or 'dead_letter', not {job.unlisted!r}")
+        if job.batch_size is not None and job.batch_size < 1:
+            raise Misconfigured(f"job {job.code!r}: batch_size must be at least 1, not {job.batch_size}")
+        _check_unique(f"job {job.code!r}: topic", (topic.name for topic in job.topics))
         _check_unique(f"job {job.code!r}: event type", (route.type for route in job.events))
         match job:
             case ConsumerJob():
@@ -86,9 +93,9 @@ class App:
                 _check_projection(job)
 
     def _check_consumer(self, job: ConsumerJob) -> None:
-        if job.handler_timeout >= job.silence_limit:
+        if not timedelta(0) < job.handler_timeout < job.silence_limit:
             raise Misconfigured(
-                f"job {job.code!r}: handler_timeout ({job.handler_timeout}) must be below silence_limit "
+                f"job {job.code!r}: handler_timeout ({job.handler_timeout}) must be positive and below silence_limit "
                 f"({job.silence_limit}), at which Postgres ends the transaction"
             )
         unknown = sorted(set(job.needs) - {dependency.name for dependency in self.dependencies})
@@ -124,6 +131,10 @@ def _commands_of(function: Callable[..., Any]) -> Sequence[type[Any]]:
     return [
         choice for choice in choices if isinstance(choice, type) and choice is not type(None) and choice is not object
     ]
+
+
+def _full_name(kind: type[Any]) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
 
 
 def _require(job: Job, name: str, value: object) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -67,7 +68,8 @@ def handle_batch(
 
 
 def _require_async(function: Callable[..., Any]) -> None:
-    call = function if inspect.isfunction(function) or inspect.ismethod(function) else type(function).__call__
+    has_its_own_code = inspect.isroutine(function) or isinstance(function, functools.partial)
+    call = function if has_its_own_code else type(function).__call__
     if not inspect.iscoroutinefunction(call):
         raise Misconfigured(
             f"handler {getattr(function, '__qualname__', function)!r} is a plain function: make it 'async def' and "

@@ -1,0 +1,236 @@
+"""An App is checked when it is made: a wrong declaration is one sentence that names the job and the field."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+import pytest
+
+from tidegate import (
+    App,
+    CloudEvents,
+    ConsumerJob,
+    Context,
+    Dependency,
+    Elasticsearch,
+    Event,
+    Handler,
+    Json,
+    ProjectionJob,
+    Topic,
+    Upsert,
+    handle,
+    handle_batch,
+    on,
+)
+from tidegate_kernel.errors import Misconfigured
+from tidegate_kernel.event import JobCode
+
+
+class Noted(msgspec.Struct):
+    n: int
+
+
+@dataclass(frozen=True)
+class Note:
+    n: int
+
+
+@dataclass(frozen=True)
+class Strike:
+    n: int
+
+
+def to_note(event: Event[Noted]) -> Note:
+    return Note(event.data.n)
+
+
+def to_note_or_strike(event: Event[Noted]) -> Note | Strike | None:
+    return Note(event.data.n) if event.data.n else None
+
+
+async def note(command: Note, ctx: Context[None]) -> None:
+    return None
+
+
+async def note_all(commands: Any, ctx: Context[None]) -> None:
+    return None
+
+
+def document(event: Event[Noted]) -> Upsert:
+    return Upsert(id=event.id, version=1, document={})
+
+
+async def probe() -> bool:
+    return True
+
+
+ORDERS = Topic("shop.orders", format=Json(), envelope=CloudEvents())
+COMPACTED = Topic("shop.customers", format=Json(), envelope=CloudEvents(), compacted=True)
+
+
+def consumer(**changed: Any) -> ConsumerJob:
+    told: dict[str, Any] = {
+        "code": "notes",
+        "topics": [ORDERS],
+        "unlisted": "skip",
+        "runbook": "docs/runbooks/notes.md",
+        "events": [on("noted", Noted, to_note)],
+    }
+    return ConsumerJob(**{**told, **changed})
+
+
+def projection(**changed: Any) -> ProjectionJob:
+    told: dict[str, Any] = {
+        "code": "search",
+        "topics": [ORDERS],
+        "unlisted": "skip",
+        "runbook": "docs/runbooks/search.md",
+        "events": [on("noted", Noted, document)],
+        "sink": Elasticsearch(index="notes", mappings={"properties": {}}),
+        "freshness_sla": timedelta(seconds=5),
+    }
+    return ProjectionJob(**{**told, **changed})
+
+
+def app(*jobs: ConsumerJob | ProjectionJob, **changed: Any) -> App:
+    told: dict[str, Any] = {"service": "shop", "owner": "team", "jobs": jobs, "handlers": [handle(Note, note)]}
+    return App(**{**told, **changed})
+
+
+def test_complete_declaration_is_taken() -> None:
+    """The builders of this module are right, so that each refusal below has exactly one cause."""
+    declared = app(consumer(), projection())
+
+    assert declared.job("notes").code == "notes"
+    assert set(declared.topics) == {"shop.orders"}
+    assert declared.group(JobCode("notes")) == "shop.notes"
+    assert declared.dlq_topic(JobCode("notes")) == "shop.notes.dlq"
+
+
+REFUSED: dict[str, tuple[Callable[[], object], list[str]]] = {
+    "service": (lambda: app(consumer(), service="My Shop"), ["App.service", "'My Shop'"]),
+    "empty service": (lambda: app(consumer(), service=""), ["App.service"]),
+    "app owner": (lambda: app(consumer(), owner=""), ["App.owner"]),
+    "job twice": (lambda: app(consumer(), consumer()), ["job code 'notes'", "twice"]),
+    "handler twice": (lambda: app(consumer(), handlers=[handle(Note, note)] * 2), ["handler", "Note", "twice"]),
+    "dependency twice": (
+        lambda: app(consumer(), dependencies=[Dependency("mail", probe=probe, transient=[])] * 2),
+        ["dependency 'mail'", "twice"],
+    ),
+    "code": (lambda: app(consumer(code="My Notes")), ["job 'My Notes'", "code"]),
+    "code too long": (lambda: app(consumer(code="n" * 101)), ["job", "code", "100"]),
+    "topics": (lambda: app(consumer(topics=[])), ["job 'notes'", "topics"]),
+    "topic twice": (lambda: app(consumer(topics=[ORDERS, ORDERS])), ["job 'notes'", "topic 'shop.orders'", "twice"]),
+    "events": (lambda: app(consumer(events=[])), ["job 'notes'", "events"]),
+    "runbook": (lambda: app(consumer(runbook="")), ["job 'notes'", "runbook"]),
+    "unlisted": (lambda: app(consumer(unlisted="ignore")), ["job 'notes'", "unlisted", "'dead_letter'", "'ignore'"]),
+    "event twice": (
+        lambda: app(consumer(events=[on("noted", Noted, to_note)] * 2)),
+        ["job 'notes'", "event type 'noted'", "twice"],
+    ),
+    "batch size": (lambda: app(consumer(batch_size=0)), ["job 'notes'", "batch_size"]),
+    "handler time-out": (
+        lambda: app(consumer(handler_timeout=timedelta(seconds=60))),
+        ["job 'notes'", "handler_timeout", "silence_limit"],
+    ),
+    "no time for handlers": (
+        lambda: app(consumer(handler_timeout=timedelta(0))),
+        ["job 'notes'", "handler_timeout"],
+    ),
+    "needs": (lambda: app(consumer(needs=["mail"])), ["job 'notes'", "needs", "'mail'", "App.dependencies"]),
+    "no handler": (lambda: app(consumer(), handlers=[]), ["job 'notes'", "'noted'", "Note", "App.handlers"]),
+    "no handler for one of two": (
+        lambda: app(consumer(events=[on("noted", Noted, to_note_or_strike)])),
+        ["job 'notes'", "'noted'", "Strike", "App.handlers"],
+    ),
+    "freshness": (lambda: app(projection(freshness_sla=timedelta(0))), ["job 'search'", "freshness_sla"]),
+    "compacted": (lambda: app(projection(topics=[COMPACTED])), ["job 'search'", "'shop.customers'", "tombstone"]),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_refusal_names_the_job_and_the_field(what: str) -> None:
+    """Somebody else's job may be wrong, in a list of forty: the sentence says which, what, and what to do."""
+    declare, named = REFUSED[what]
+
+    with pytest.raises(Misconfigured) as caught:
+        declare()
+
+    message = str(caught.value)
+    assert [text for text in named if text not in message] == []
+    assert "\n" not in message
+
+
+def test_unknown_job_is_answered_with_those_there_are() -> None:
+    """A misspelt code on the command line costs one more try, not a look into the code."""
+    with pytest.raises(Misconfigured, match=r"'shop' has no job 'nots'; its jobs: notes, search"):
+        app(projection(), consumer()).job("nots")
+
+
+def test_commands_of_one_name_from_two_modules_have_a_handler_each() -> None:
+    """Two parts of a service may both call a command Note; what counts is the class."""
+
+    @dataclass(frozen=True)
+    class Note:
+        n: int
+
+    async def other_note(command: Note, ctx: Context[None]) -> None:
+        return None
+
+    declared = app(consumer(), handlers=[handle(globals()["Note"], note), handle(Note, other_note)])
+
+    assert len(declared.commands) == 2
+
+
+def plain(command: Note, ctx: Context[None]) -> None:
+    return None
+
+
+untyped: Any = plain
+untyped_note: Any = note
+"""What a service without a type checker might pass."""
+
+
+class Notary:
+    async def __call__(self, command: Note, ctx: Context[None]) -> None:
+        return None
+
+
+@pytest.mark.parametrize("declare", [handle, handle_batch])
+def test_plain_function_is_refused_with_the_remedy(declare: Callable[..., Handler]) -> None:
+    """A synchronous handler would stop every partition of the process while it waits."""
+    with pytest.raises(Misconfigured, match=r"'plain' is a plain function.*async def.*ctx\.thread"):
+        declare(Note, plain)
+
+
+def test_plain_prepare_is_refused_too() -> None:
+    """It runs outside the transaction, but on the same event loop."""
+    with pytest.raises(Misconfigured, match="plain function"):
+        handle(Note, untyped_note, prepare=untyped)
+
+
+def test_every_kind_of_asynchronous_callable_is_a_handler() -> None:
+    """Partials and objects with an async call are how handlers get their collaborators."""
+    made = [
+        handle(Note, note),
+        handle(Note, functools.partial(note)),
+        handle(Note, Notary()),
+        handle_batch(Note, note_all),
+    ]
+
+    assert [bool(handler.name) for handler in made] == [True] * 4
+
+
+def test_function_without_an_annotation_is_taken_on_trust() -> None:
+    """Nothing can be checked of what says nothing; the type checker has its own word about it."""
+
+    def untold(event):  # type: ignore[no-untyped-def]  # the point of this test
+        return Strike(1)
+
+    assert len(app(consumer(events=[on("noted", Noted, untold)])).jobs) == 1
