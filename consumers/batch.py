@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from dlq.letters import Failure
+from tidegate_kernel.errors import Poison
 from tidegate_kernel.event import Fence, Record
 
 
@@ -26,13 +27,17 @@ class Attempts:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Consecutive records of one partition, none below the fence's offset. Settled, the position is `next_offset`."""
+    """Consecutive records of one partition, none below the fence's offset. Settled, the position is `next_offset`.
+
+    `unreadable` says why its only record cannot be handed over by the client: what it holds then is a stand-in.
+    """
 
     fence: Fence
     topic_id: UUID
     records: Sequence[Record]
     next_offset: int
     attempts: Attempts = field(default_factory=Attempts)
+    unreadable: Poison | None = None
 
 
 @dataclass(frozen=True, slots=True)

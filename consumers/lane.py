@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from functools import partial
 from typing import Protocol
 
 import structlog
@@ -20,7 +19,7 @@ from consumers.steward import Standing, Steward
 from consumers.unread import UnreadRecord
 from tidegate_kernel import logs
 from tidegate_kernel.clock import Clock
-from tidegate_kernel.errors import StaleOwner, Transient
+from tidegate_kernel.errors import Poison, StaleOwner, Transient
 from tidegate_kernel.event import Record, TopicPartition
 from tidegate_kernel.source import NotAssigned, RecordSource, SourceFailure
 
@@ -118,19 +117,17 @@ class Lane:
             return  # revoked while we fetched: its records belong to another process or lane
         match found:
             case Unreadable(offset=offset, error=error):
-                batch = self._batch(held, [UnreadRecord(*partition, offset)])
-                await self._work(held, batch, partial(self._pipeline.bury, batch, batch.records[0], error))
+                await self._work(held, self._batch(held, [UnreadRecord(*partition, offset)], unreadable=error))
             case SourceFailure():
                 self._block(held, str(found))
             case _:
                 records = held.unhandled(found)
                 if records:
-                    batch = self._batch(held, records)
-                    await self._work(held, batch, partial(self._pipeline.handle, batch))
+                    await self._work(held, self._batch(held, records))
 
-    def _batch(self, held: Holding, records: Sequence[Record]) -> Batch:
+    def _batch(self, held: Holding, records: Sequence[Record], *, unreadable: Poison | None = None) -> Batch:
         fence = self._steward.fence(held.partition, held.position)
-        return Batch(fence, held.position.topic_id, records, records[-1].offset + 1)
+        return Batch(fence, held.position.topic_id, records, records[-1].offset + 1, unreadable=unreadable)
 
     def _block(self, held: Holding, why: str) -> None:
         held.blocked = why
@@ -142,13 +139,13 @@ class Lane:
         for held in self._holdings.of_lane(self.number):
             batch = held.waiting
             if batch is not None and held.due <= now and not self._loop.is_stopping():
-                await self._work(held, batch, partial(self._pipeline.handle, batch))
+                await self._work(held, batch)
 
-    async def _work(self, held: Holding, batch: Batch, handle: Callable[[], Awaitable[Outcome]]) -> None:
+    async def _work(self, held: Holding, batch: Batch) -> None:
         started = self._loop.clock.monotonic()
         held.begin(batch)
         try:
-            self._settled(held, batch, await handle(), started=started)
+            self._settled(held, batch, await self._pipeline.handle(batch), started=started)
         except StaleOwner:
             await self._recover(held, batch)
         except Transient as error:

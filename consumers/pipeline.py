@@ -29,7 +29,6 @@ from inbox.store import claim, claim_and_settle
 from projections.sink import Sink
 from tidegate_kernel.clock import Clock
 from tidegate_kernel.errors import Poison
-from tidegate_kernel.event import Record
 from tidegate_kernel.outbox import enqueue
 from tidegate_kernel.postgres import Connection, Pool, translated_errors
 from tidegate_kernel.source import Outgoing
@@ -79,6 +78,8 @@ class Pipeline:
 
         Raises StaleOwner or Transient as `Road.settle`.
         """
+        if batch.unreadable is not None:
+            return await self._bury(batch, batch.unreadable)
         decoded = self._decoder.decode(batch.records)
         told: dict[str, AttributeValue] = {
             "messaging.system": "kafka",
@@ -91,9 +92,9 @@ class Pipeline:
         with batch_span((arrival.event.traceparent for arrival in decoded.events), told):
             return await self._road.settle(batch, decoded)
 
-    async def bury(self, batch: Batch, record: Record, error: Poison) -> Outcome:
+    async def _bury(self, batch: Batch, error: Poison) -> Outcome:
         """A record the client itself cannot hand over is a dead letter with its coordinates; raises as `handle`."""
-        failure = failure_of_record(batch, record, error, reason=error.reason)
+        failure = failure_of_record(batch, batch.records[0], error, reason=error.reason)
         async with self._ledger.transaction() as connection:
             await self._ledger.keep(connection, [failure])
             await advance(connection, batch.fence, next_offset=batch.next_offset)
