@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -85,11 +85,10 @@ class Connection:
                 # An asynchronous insert is acknowledged before it is stored, and mixes our rows with those of others.
                 settings={"async_insert": 0},
             )
-            try:
+            async with AsyncExitStack() as unless_it_will_do:
+                unless_it_will_do.push_async_callback(client.close)
                 await require_synchronous_inserts(client)
-            except BaseException:
-                await client.close()
-                raise
+                unless_it_will_do.pop_all()
         return client
 
 
