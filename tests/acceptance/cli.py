@@ -65,10 +65,11 @@ class Worker:
 
     process: subprocess.Popen[str]
     lines: list[str] = field(default_factory=list)
+    port: int = 0
     _rest: bytes = b""
 
-    def wait_for(self, text: str) -> dict[str, Any]:
-        """Returns the first log line from now on that holds `text`. Fails after the deadline, or if the worker ends."""
+    def wait_for(self, *texts: str) -> dict[str, Any]:
+        """Returns the next log line that holds all of `texts`. Fails after the deadline, or if the worker ends."""
         give_up_at = time.monotonic() + _DEADLINE_SECONDS
         assert self.process.stderr is not None
         descriptor = self.process.stderr.fileno()
@@ -76,14 +77,14 @@ class Worker:
             while b"\n" in self._rest:
                 line, _, self._rest = self._rest.partition(b"\n")
                 self.lines.append(line.decode())
-                if text.encode() in line:
+                if all(text.encode() in line for text in texts):
                     found: dict[str, Any] = json.loads(line)
                     return found
             if select.select([descriptor], [], [], 0.5)[0]:
                 read = os.read(descriptor, 65536)
-                assert read, f"the worker ended before {text!r}:\n" + "\n".join(self.lines)
+                assert read, f"the worker ended before {texts}:\n" + "\n".join(self.lines)
                 self._rest += read
-        raise AssertionError(f"no {text!r} in time:\n" + "\n".join(self.lines))
+        raise AssertionError(f"no {texts} in time:\n" + "\n".join(self.lines))
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         """Sends the signal and returns the exit code."""

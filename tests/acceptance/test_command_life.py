@@ -19,10 +19,12 @@ pytestmark = pytest.mark.timeout(150)
 Rows = Callable[[str], list[asyncpg.Record]]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def worker(ready_cli: Cli) -> Iterator[Worker]:
-    """All jobs, running."""
+    """All jobs, running; one process for all tests, because each start costs seconds."""
     running = Worker(ready_cli.start("run", "--all"))
+    running.port = running.wait_for("worker.started")["port"]
+    running.wait_for("partition.owned")
     yield running
     if running.process.poll() is None:
         running.stop()
@@ -67,10 +69,9 @@ def test_topics_are_created_once_with_their_partitions(cli: Cli) -> None:
 
 def test_sent_event_is_applied_once_and_status_says_so(worker: Worker, ready_cli: Cli, rows: Rows) -> None:
     """G2 from the outside: the same id sent twice changes one row."""
-    worker.wait_for("worker.started")
     identity = _send(ready_cli, "p1")
     _send(ready_cli, "p1-again", "--id", identity)
-    worker.wait_for('"duplicates": 1')
+    worker.wait_for('"job": "ledger"', '"duplicates": 1')
     assert [tuple(row) for row in rows("SELECT id, cents FROM payment WHERE id LIKE 'p1%'")] == [("p1", 5)]
     job = _job(ready_cli, "ledger")
     assert (job["records_behind"], job["seconds_behind"], job["verdict"]) == (0, 0.0, "OK")
@@ -78,15 +79,12 @@ def test_sent_event_is_applied_once_and_status_says_so(worker: Worker, ready_cli
 
 
 def test_endpoint_answers_while_the_worker_runs(worker: Worker) -> None:
-    started = worker.wait_for("worker.started")
-    worker.wait_for("partition.owned")
-    with httpx.Client(base_url=f"http://127.0.0.1:{started['port']}", trust_env=False) as client:
+    with httpx.Client(base_url=f"http://127.0.0.1:{worker.port}", trust_env=False) as client:
         assert client.get("/livez").status_code == 200
         assert "tidegate_records_total" in client.get("/metrics").text
 
 
 def test_rejected_event_is_a_dead_letter_in_the_status(worker: Worker, ready_cli: Cli) -> None:
-    worker.wait_for("worker.started")
     _send(ready_cli, "p-negative", cents=-1)
     worker.wait_for("dead_letter.kept")
     assert _job(ready_cli, "ledger")["dead_letters"] == {"dead": 1}
@@ -94,7 +92,6 @@ def test_rejected_event_is_a_dead_letter_in_the_status(worker: Worker, ready_cli
 
 def test_sigterm_settles_and_ends_with_zero(worker: Worker) -> None:
     """G10: an orderly end, within the grace period."""
-    worker.wait_for("partition.owned")
     assert worker.stop(signal.SIGTERM) == 0
 
 

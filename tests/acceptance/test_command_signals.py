@@ -1,0 +1,55 @@
+"""SIGTERM and Ctrl-C: the first ends in order, the second at once."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+# Says when it can be signalled, then when it was; `linger` stands for a handler that does not come to its end.
+_SCRIPT = """
+import asyncio, sys
+from tidegate.commands.signals import run_until_signal
+
+async def work(stop):
+    print("ready", flush=True)
+    await stop.wait()
+    print("asked", flush=True)
+    if sys.argv[1] == "linger":
+        await asyncio.sleep(3600)
+
+run_until_signal(work)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_first_signal_lets_work_in_hand_finish(number: signal.Signals) -> None:
+    with _started("finish") as process:
+        _expect(process, "ready")
+        process.send_signal(number)
+        _expect(process, "asked")
+        assert process.wait(timeout=30) == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_second_signal_ends_at_once(number: signal.Signals) -> None:
+    """Whoever presses Ctrl-C twice does not want to wait for a drain time-out; nothing is lost, it is read again."""
+    with _started("linger") as process:
+        _expect(process, "ready")
+        process.send_signal(number)
+        _expect(process, "asked")
+        process.send_signal(number)
+        assert process.wait(timeout=30) == 128 + number
+
+
+def _started(way: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", _SCRIPT, way], text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+
+
+def _expect(process: subprocess.Popen[str], line: str) -> None:
+    assert process.stdout is not None
+    assert process.stdout.readline() == f"{line}\n"
