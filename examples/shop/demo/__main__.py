@@ -59,6 +59,7 @@ def _next_commands(place: Place, report: Report) -> list[str]:
     return [
         f"source {place.env_file}",
         ".venv/bin/tidegate status",
+        ".venv/bin/tidegate run order-search --backfill --from-beginning   # all of it again: nothing changes",
         f".venv/bin/python -m examples.check_shop --prefix {place.prefix}{limit}",
         "DEMO_SABOTAGE=stale make demo",
     ]

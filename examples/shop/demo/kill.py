@@ -10,6 +10,7 @@ import asyncio
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from typing import Any
 
 from examples.shop.demo.place import TrialFailed
@@ -75,11 +76,13 @@ class Kill:
     batches: Sequence[InFlight]
 
 
-async def kill_in_flight(worker: Worker, database: Any) -> Kill:
-    """The worker is dead, and was so with batches begun and not settled. Raises TrialFailed if it never was."""
+async def kill_in_flight(workers: Sequence[Worker], database: Any) -> Kill:
+    """One of them is dead, killed with batches begun and not settled. Raises TrialFailed if none ever had one."""
     loop = asyncio.get_running_loop()
     deadline, looks = loop.time() + _DEADLINE_SECONDS, 0
-    while loop.time() < deadline:
+    for worker in cycle(workers):
+        if loop.time() >= deadline:
+            break
         looks += 1
         worker.signal(signal.SIGSTOP)
         found = await _look(worker, database)
@@ -89,7 +92,7 @@ async def kill_in_flight(worker: Worker, database: Any) -> Kill:
             return Kill(worker.name, looks, *found)
         worker.signal(signal.SIGCONT)
         await asyncio.sleep(_BETWEEN_LOOKS_SECONDS)
-    raise TrialFailed(f"{worker.name} never had a batch in flight in {looks} looks")
+    raise TrialFailed(f"no worker ever had a batch in flight in {looks} looks")
 
 
 async def unproven(kill: Kill, database: Any) -> Sequence[str]:

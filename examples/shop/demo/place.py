@@ -20,8 +20,9 @@ _ADDRESSES = tuple(
 )
 _DATABASE = "shop_demo_"
 _FOLDER = Path(".state") / "demo"
-# A killed worker's partitions are free after its session: half a minute in production, here the broker's least.
-_SESSION = "PT6S"
+# A killed worker's partitions are free after its session: half a minute in production, here as short as a busy laptop
+# allows.
+_SESSION = "PT10S"
 
 
 class TrialFailed(Exception):

@@ -18,8 +18,8 @@ from examples.shop.demo.story import Post, Step
 
 PARTITIONS = 8
 _BATCH_BYTES = 512 * 1024
-# Small enough that a batch of eight partitions is a few dozen records each: a producer under load, not a file copy.
-_STEPS_A_ROUND = 400
+# A few dozen records a partition: a producer under load, not a copy of a file.
+_STEPS_A_ROUND = 200
 
 
 @dataclass
