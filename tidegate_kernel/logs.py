@@ -17,6 +17,7 @@ PARTITION_LOST = "partition.lost"
 PARTITION_BLOCKED = "partition.blocked"
 TAKEOVER_FAILED = "partition.takeover_failed"
 DRAIN_TIMED_OUT = "partition.drain_timed_out"
+LISTENER_FAILED = "partition.listener_failed"
 FETCH_FAILED = "fetch.failed"
 BATCH_SETTLED = "batch.settled"
 BATCH_HELD_BACK = "batch.held_back"
@@ -43,7 +44,9 @@ def configure_logs(*, style: Literal["json", "console"], level: str) -> None:
         structlog.processors.format_exc_info,
     ]
     renderer: structlog.types.Processor = (
-        structlog.processors.JSONRenderer() if style == "json" else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+        structlog.processors.JSONRenderer()
+        if style == "json"
+        else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
     )
     structlog.configure(
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
@@ -16,6 +15,7 @@ from tidegate.commands.backfill import instant
 from tidegate.commands.loading import load_app
 from tidegate.commands.options import AppOption, examples, say, settings_of, wait_for
 from tidegate.jobs.sending import EventDraft, check_data, drafted_event, send
+from tidegate_kernel.clock import SystemClock
 from tidegate_kernel.errors import Misconfigured
 
 EXAMPLES = examples(
@@ -42,7 +42,7 @@ def send_command(
     lines = _lines(data) * count
     if event_id is not None and len(lines) > 1:
         raise Misconfigured(f"--id names one event, but {len(lines)} would be sent")
-    at = datetime.now(UTC) if time is None else instant("--time", time)
+    at = SystemClock().now() if time is None else instant("--time", time)
     drafts = [
         EventDraft(type=type_, data=line, time=at, id=event_id, key=key, tenant=tenant, brand=brand, version=version)
         for line in lines

@@ -12,6 +12,7 @@ import structlog
 
 from tidegate.testing.groups import Group
 from tidegate.testing.log import Log
+from tidegate_kernel import logs
 from tidegate_kernel.event import Record, TopicPartition
 from tidegate_kernel.source import Assigned, LogRange, NotAssigned, Revoked, SourceFailure
 
@@ -186,7 +187,7 @@ class MemorySource:
             await self._on_revoked(self.assignment())
         except Exception as error:
             # As the real client: what a listener raises goes nowhere.
-            _log.error("rebalance_listener_failed", exc_info=error)
+            _log.error(logs.LISTENER_FAILED, exc_info=error)
 
     def assign(self, partitions: frozenset[TopicPartition]) -> None:
         """The partitions are new to the client, also those it had before: no position, not paused."""
