@@ -1,0 +1,148 @@
+"""What the documents say of the repository is true: code, commands, files, sections and tests that they name exist."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.core import TyperGroup
+from typer.main import get_command
+
+from tidegate.commands.face import command_line
+
+_ROOT = Path(__file__).parents[2]
+_DOCUMENTS = sorted(
+    path.relative_to(_ROOT).as_posix()
+    for folder in (_ROOT, _ROOT / "docs", _ROOT / "docs" / "adr")
+    for path in folder.glob("*.md")
+)
+_EXAMPLE = _ROOT / "examples" / "readme_app.py"
+_CODE_BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def _read(name: str) -> str:
+    return (_ROOT / name).read_text(encoding="utf-8")
+
+
+def _blocks(name: str, language: str) -> list[str]:
+    return [body for kind, body in _CODE_BLOCK.findall(_read(name)) if kind == language]
+
+
+def _prose(name: str) -> str:
+    return _CODE_BLOCK.sub("", _read(name))
+
+
+def _anchors(name: str) -> set[str]:
+    headings = re.findall(r"^#+ (.+)$", _prose(name), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+def test_readme_shows_the_example_line_by_line() -> None:
+    """The example is what tests type-check and run; a README beside it would rot."""
+    assert _blocks("README.md", "python") == [_EXAMPLE.read_text(encoding="utf-8")]
+
+
+def test_readme_shows_the_examples_migration() -> None:
+    """Without this file the application does not run."""
+    assert _blocks("README.md", "sql") == [_read("examples/migrations/0001_spending.sql")]
+
+
+def test_example_is_short() -> None:
+    """What does not fit on a screen is not tried out."""
+    assert len(_EXAMPLE.read_text(encoding="utf-8").splitlines()) <= 45
+
+
+def test_readme_application_is_strictly_typed(tmp_path: Path) -> None:
+    """A face that needs an ignore in its first example needs one everywhere."""
+    (block,) = _blocks("README.md", "python")
+    (tmp_path / "shop.py").write_text(block, encoding="utf-8")
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "mypy",
+            "--strict",
+            "--config-file",
+            str(_ROOT / "pyproject.toml"),
+            str(tmp_path / "shop.py"),
+        ],
+        cwd=_ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("document", _DOCUMENTS)
+def test_links_lead_somewhere(document: str) -> None:
+    """A link to a file or section that is gone says that nobody reads the documents."""
+    for target in re.findall(r"\]\(([^)\s]+)\)", _prose(document)):
+        if "://" in target:
+            continue
+        file, _, section = target.partition("#")
+        found = (_ROOT / document).parent / file if file else _ROOT / document
+        assert found.exists(), f"{document} links to {target}"
+        if section:
+            assert section in _anchors(found.resolve().relative_to(_ROOT).as_posix()), f"{document} links to {target}"
+
+
+@pytest.mark.parametrize("document", _DOCUMENTS)
+def test_named_files_exist(document: str) -> None:
+    """Architecture by file names is worth nothing once a file has moved."""
+    folders = "tidegate|tidegate_kernel|consumers|inbox|dlq|projections|examples|tests|scripts|docs|requirements|bench"
+    for name in re.findall(rf"`((?:{folders})/[\w./-]+)`", _prose(document)):
+        assert (_ROOT / name).exists(), f"{document} names {name}"
+
+
+@pytest.mark.parametrize("document", ["ARCHITECTURE.md", "docs/guarantees.md"])
+def test_named_functions_exist(document: str) -> None:
+    """`Class.method` is how the documents point into the code."""
+    source = "\n".join(path.read_text(encoding="utf-8") for path in _sources())
+    for owner, member in re.findall(r"`([A-Z]\w+)\.(\w+)`", _prose(document)):
+        body = re.search(rf"^class {owner}\b.*?(?=^class |\Z)", source, re.MULTILINE | re.DOTALL)
+        assert body, f"{document} names {owner}"
+        assert re.search(rf"\b{member}\b", body[0]), f"{document} names {owner}.{member}"
+
+
+def _sources() -> Iterator[Path]:
+    for package in ("tidegate", "tidegate_kernel", "consumers", "inbox", "dlq", "projections"):
+        yield from (_ROOT / package).rglob("*.py")
+
+
+def test_named_tests_exist() -> None:
+    """A guarantee whose proof was renamed or removed has none."""
+    tests = "\n".join(path.read_text(encoding="utf-8") for path in (_ROOT / "tests").rglob("*.py"))
+    named = set(re.findall(r"`(test_\w+)`", "\n".join(map(_read, _DOCUMENTS))))
+    assert len(named) > 40
+    assert sorted(name for name in named if not re.search(rf"def {name}\(", tests)) == []
+
+
+@pytest.mark.parametrize("document", _DOCUMENTS)
+def test_named_commands_exist(document: str) -> None:
+    """An operator types what the documents say."""
+    known = _commands()
+    for first, second in re.findall(r"(?:^|`|\$ |/)tidegate ([a-z]+)(?: ([a-z]+))?", _read(document), re.MULTILINE):
+        assert first in known, f"{document} says 'tidegate {first}'"
+        below = known[first]
+        assert not (below and second) or second in below, f"{document} says 'tidegate {first} {second}'"
+
+
+def _commands() -> dict[str, frozenset[str]]:
+    """Every command, with the commands below it."""
+    program = get_command(command_line)
+    assert isinstance(program, TyperGroup)
+    return {
+        name: frozenset(command.commands if isinstance(command, TyperGroup) else ())
+        for name, command in program.commands.items()
+    }
+
+
+@pytest.mark.parametrize("document", _DOCUMENTS)
+def test_named_targets_exist(document: str) -> None:
+    """As above, for make."""
+    targets = set(re.findall(r"^([a-z]+):", _read("Makefile"), re.MULTILINE))
+    named = set(re.findall(r"(?:^|`)(?:DEMO_\w+=\w+ )?make ([a-z]+)", _read(document), re.MULTILINE))
+    assert named <= targets, f"{document}: {named - targets}"
