@@ -276,6 +276,7 @@ async def test_the_work_of_an_earlier_ownership_does_not_pause_the_next_one(rig:
         await rig.stands_at(P0, 2)
 
     assert sum(len(offsets) for _, offsets in rig.work.calls[1:]) == 2
+    assert rig.rows.rows[P0].epoch == 2  # nor does it take the partition from it
 
 
 async def test_an_answer_that_was_lost_is_read_from_the_row(rig: Rig) -> None:
