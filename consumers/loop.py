@@ -32,9 +32,6 @@ _log = structlog.get_logger(__name__)
 # The group's offsets are only a hint to tools and to a cold start; a commit a second costs nothing.
 _COMMIT_EVERY_SECONDS = 1.0
 _TAKEOVER_AGAIN_SECONDS = 1.0
-# The client repeats a commit for as long as no coordinator answers: neither a stop nor a revoke may
-# wait for Kafka to come back.
-_COMMIT_SECONDS = 5.0
 
 
 class ConsumerLoop:
@@ -190,12 +187,11 @@ class ConsumerLoop:
         """Tells the group where it would resume. Only a hint: a failure is noted, the next round repeats it."""
         news = {p: offset for p, offset in settled.items() if self._committed.get(p) != offset}
         try:
-            async with asyncio.timeout(_COMMIT_SECONDS):
-                await source.commit(news)
+            await source.commit(news)
             self._committed.update(news)
-        except (Transient, NotAssigned, TimeoutError) as error:
+        except (Transient, NotAssigned) as error:
             offsets = {f"{p.topic}:{p.partition}": offset for p, offset in news.items()}
-            _log.warning(logs.COMMIT_FAILED, offsets=offsets, error=str(error) or f"no answer in {_COMMIT_SECONDS:g} s")
+            _log.warning(logs.COMMIT_FAILED, offsets=offsets, error=str(error))
 
     async def _finish(self, lanes: Sequence[asyncio.Task[None]]) -> None:
         """Batches in hand are settled within the drain time-out, or cut off and left for redelivery."""

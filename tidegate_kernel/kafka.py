@@ -59,6 +59,9 @@ from tidegate_kernel.source import (
 # The client leaves the group when nobody polled for this long. Whether we are alive is our own watchdog's question
 # (handlers are cut off, outages pause partitions), so its idle timer must never fire.
 _NEVER_IDLE_MS = 24 * 3600 * 1000
+# The client repeats a commit for as long as no coordinator answers. A commit is a hint: neither a stop nor a revoke, nor
+# a lane that gives a partition up, may wait for Kafka to come back.
+_COMMIT_SECONDS = 5.0
 
 
 class _TokenFile(AbstractTokenProvider):  # type: ignore[misc]  # the client ships no types
@@ -225,7 +228,10 @@ class KafkaSource:
         if not offsets:
             return
         try:
-            await self._consumer.commit({_theirs(p): OffsetAndMetadata(o, "") for p, o in offsets.items()})
+            async with asyncio.timeout(_COMMIT_SECONDS):
+                await self._consumer.commit({_theirs(p): OffsetAndMetadata(o, "") for p, o in offsets.items()})
+        except TimeoutError as error:
+            raise Transient(f"commit of {_spell(offsets)}: no answer within {_COMMIT_SECONDS:g} s") from error
         except (CommitFailedError, IllegalStateError, IllegalGenerationError, UnknownMemberIdError) as error:
             raise NotAssigned(f"commit of {_spell(offsets)}: {type(error).__name__}: {error}") from error
         except IllegalOperation as error:
