@@ -59,8 +59,8 @@ from tidegate_kernel.source import (
 # The client leaves the group when nobody polled for this long. Whether we are alive is our own watchdog's question
 # (handlers are cut off, outages pause partitions), so its idle timer must never fire.
 _NEVER_IDLE_MS = 24 * 3600 * 1000
-# The client repeats a commit for as long as no coordinator answers. A commit is a hint: neither a stop nor a revoke, nor
-# a lane that gives a partition up, may wait for Kafka to come back.
+# The client repeats a commit for as long as no coordinator answers. A commit is a hint: no stop, no revoke and no lane
+# that gives a partition up may wait for Kafka to come back.
 _COMMIT_SECONDS = 5.0
 
 
