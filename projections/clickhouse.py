@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from projections.clickhouse_rows import RowEncoder
-from projections.clickhouse_table import VersionedTable
 from projections.documents import DELETED
 from tidegate_kernel.errors import Misconfigured
 from tidegate_kernel.settings import Settings
 
 if TYPE_CHECKING:
+    from projections.clickhouse_rows import RowEncoder
     from projections.clickhouse_sink import ClickHouseSink
+    from projections.clickhouse_table import VersionedTable
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
@@ -60,12 +60,17 @@ class ClickHouse:
     @cached_property
     def rows(self) -> RowEncoder:
         """Raises Misconfigured for a column of an unknown type."""
+        # Here and below, not at import: ClickHouse's client takes long to load, and not every service has one.
+        from projections.clickhouse_rows import RowEncoder
+
         only = self.order_by[0] if len(self.order_by) == 1 else None
         return RowEncoder(self.columns, self.id_column or only)
 
     @cached_property
     def versioned_table(self) -> VersionedTable:
         """Table and view. The generation is part of the table's name, so that a rebuild fills another beside it."""
+        from projections.clickhouse_table import VersionedTable
+
         return VersionedTable(
             view=self.table,
             physical=f"{self.table}_g1",
@@ -77,7 +82,6 @@ class ClickHouse:
 
     @asynccontextmanager
     async def open(self, settings: Settings) -> AsyncIterator[ClickHouseSink]:
-        # Not at import: who runs another job should not wait for this client.
         from projections.clickhouse_connection import Connection
         from projections.clickhouse_sink import ClickHouseSink
 
