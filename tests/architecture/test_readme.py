@@ -15,8 +15,8 @@ from tidegate.commands.face import command_line
 _ROOT = Path(__file__).parents[2]
 _DOCUMENTS = sorted(
     path.relative_to(_ROOT).as_posix()
-    for folder in (_ROOT, _ROOT / "docs", _ROOT / "docs" / "adr")
-    for path in folder.glob("*.md")
+    for found in (_ROOT.glob("*.md"), (_ROOT / "docs").rglob("*.md"), (_ROOT / "examples").rglob("*.md"))
+    for path in found
 )
 _EXAMPLE = _ROOT / "examples" / "readme_app.py"
 _CODE_BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
