@@ -22,6 +22,7 @@ def dev(cli: Cli, tmp_path: Path) -> Iterator[Worker]:
     yield running
     if running.process.poll() is None:
         running.stop()
+    here.close()
 
 
 def test_dev_prepares_runs_and_starts_anew_on_a_change(dev: Worker, tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -12,6 +14,7 @@ import pytest
 _SCRIPT = """
 import asyncio, sys
 from tidegate.commands.signals import run_until_signal
+from tidegate_kernel.logs import configure_logs
 
 async def work(stop):
     print("ready", flush=True)
@@ -20,6 +23,7 @@ async def work(stop):
     if sys.argv[1] == "linger":
         await asyncio.sleep(3600)
 
+configure_logs(style="json", level="info")
 run_until_signal(work)
 """
 
@@ -44,10 +48,14 @@ def test_second_signal_ends_at_once(number: signal.Signals) -> None:
         assert process.wait(timeout=30) == 128 + number
 
 
-def _started(way: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", _SCRIPT, way], text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-    )
+@contextmanager
+def _started(way: str) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-c", _SCRIPT, way]
+    with subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def _expect(process: subprocess.Popen[str], line: str) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 
 from tidegate.commands.face import run_command_line
 
@@ -14,7 +16,7 @@ _APPS = Path(__file__).parents[1] / "acceptance" / "apps"
 
 
 @pytest.fixture(autouse=True)
-def here(monkeypatch: pytest.MonkeyPatch) -> None:
+def here(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The small service's folder, with no setting but the application."""
     monkeypatch.chdir(_APPS)
     monkeypatch.setattr(sys, "path", list(sys.path))
@@ -23,6 +25,8 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIDEGATE_APP", "small:app")
     # An address that nobody asks: without one, the local stack's would be looked for.
     monkeypatch.setenv("TIDEGATE_KAFKA_BOOTSTRAP", "127.0.0.1:1")
+    yield
+    structlog.reset_defaults()  # a command sends its logs to the standard error of this test
 
 
 def _refusal(arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:

@@ -6,6 +6,7 @@ import os
 import sys
 from typing import Annotated, NoReturn
 
+import structlog
 import typer
 
 from tidegate.commands import checkpoint, dev, migrate, run, send, status, topics
@@ -47,11 +48,13 @@ else:
 
 @command_line.callback()
 def _options(
-    version: Annotated[
+    version: Annotated[  # noqa: ARG001  # its callback prints and ends
         bool, typer.Option("--version", callback=lambda asked: _print_version(asked), is_eager=True, help="Print it.")
     ] = False,
 ) -> None:
     """Kafka events applied exactly once to Postgres, Elasticsearch and ClickHouse."""
+    # What a command logs must not mix with what it prints; `run` configures more.
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
 
 
 def run_command_line() -> NoReturn:
