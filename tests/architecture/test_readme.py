@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from tidegate.commands.face import command_line
+from tidegate_kernel.errors import Reason
 
 _ROOT = Path(__file__).parents[2]
 _DOCUMENTS = sorted(
@@ -110,6 +111,19 @@ def test_named_functions_exist(document: str) -> None:
 def _sources() -> Iterator[Path]:
     for package in ("tidegate", "tidegate_kernel", "consumers", "inbox", "dlq", "projections"):
         yield from (_ROOT / package).rglob("*.py")
+
+
+def test_every_reason_is_explained() -> None:
+    """Whoever finds a letter at night looks its reason up, and no other."""
+    told = re.findall(r"^\| `(\w+)` \|", _read("docs/dead-letters.md"), re.MULTILINE)
+    assert sorted(told) == sorted(Reason)
+
+
+def test_every_header_of_a_dead_letter_is_listed() -> None:
+    """Programs that read the topic are written from this list."""
+    source = _read("dlq/envelope.py")
+    made = {*re.findall(r'yield "([a-z-]+)",', source), "stack"}
+    assert set(re.findall(r"`tg-dlq-([a-z-]+)`", _read("docs/dead-letters.md"))) == made
 
 
 def test_named_tests_exist() -> None:
