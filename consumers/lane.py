@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -73,6 +74,8 @@ class Lane:
         self._holdings, self._loop = holdings, loop
         self._fetching = Fetching(source, holdings, max_records=loop.settings.batch_size)
         self._failed_fetches = 0
+        self._being_fetched: Mapping[TopicPartition, Holding] = {}
+        self._fetch_ended = asyncio.Event()
         self.last_beat = loop.clock.monotonic()
 
     async def run(self) -> None:
@@ -80,30 +83,49 @@ class Lane:
         while not self._loop.is_stopping():
             self.last_beat = self._loop.clock.monotonic()
             await self._retry_due()
-            for partition, found in (await self._fetch()).items():
+            for held, found in await self._fetch():
                 if self._loop.is_stopping():
                     return
                 self.last_beat = self._loop.clock.monotonic()
-                await self._take_in(partition, found)
+                await self._take_in(held, found)
 
-    async def _fetch(self) -> Mapping[TopicPartition, Found]:
+    async def let_go(self, partition: TopicPartition) -> None:
+        """Returns when no fetch of this lane asks for `partition` any more.
+
+        A fetch that outlives a rebalance brings records of the partition's next ownership, which nobody would handle,
+        while the client goes on behind them: so the next owner seeks only after it.
+        """
+        while partition in self._being_fetched:
+            self._fetch_ended.clear()
+            await self._fetch_ended.wait()
+
+    async def _fetch(self) -> Sequence[tuple[Holding, Found]]:
         own = self._holdings.of_lane(self.number)
         for held in own:
             held.note_end(self._source)
         ready = [held for held in own if held.is_ready]
         if not ready:
             await self._loop.clock.sleep(_NOTHING_OWNED_SECONDS)
-            return {}
+            return ()
+        self._being_fetched = {held.partition: held for held in ready}
         try:
-            fetched = await self._fetching.fetch([held.partition for held in ready], timeout=_FETCH_WAIT_SECONDS)
+            fetched = await self._fetching.fetch(list(self._being_fetched), timeout=_FETCH_WAIT_SECONDS)
         except SourceFailure as error:
+            self._end_fetch()
             self._failed_fetches += 1
             _log.warning(logs.FETCH_FAILED, error=str(error), failures=self._failed_fetches)
             await self._loop.clock.sleep(self._loop.settings.retry.delay(self._failed_fetches, error))
-            return {}
+            return ()
+        asked = self._end_fetch()
         self._failed_fetches = 0
         self._note_caught_up(ready, fetched)
-        return fetched
+        return [(asked[partition], found) for partition, found in fetched.items()]
+
+    def _end_fetch(self) -> Mapping[TopicPartition, Holding]:
+        """No fetch is under way; returns what the last one asked for."""
+        asked, self._being_fetched = self._being_fetched, {}
+        self._fetch_ended.set()
+        return asked
 
     def _note_caught_up(self, ready: Sequence[Holding], fetched: Mapping[TopicPartition, Found]) -> None:
         now = self._loop.clock.now()
@@ -111,13 +133,12 @@ class Lane:
             if held.partition not in fetched and held.is_drained(self._source):
                 held.caught_up_at = now
 
-    async def _take_in(self, partition: TopicPartition, found: Found) -> None:
-        held = self._holdings.get(partition)
-        if held is None or held.lane != self.number:
-            return  # revoked while we fetched: its records belong to another process or lane
+    async def _take_in(self, held: Holding, found: Found) -> None:
+        if not self._holdings.is_current(held):
+            return  # revoked since we asked for it: whoever owns it now seeks to its own position
         match found:
             case Unreadable(offset=offset, error=error):
-                await self._work(held, self._batch(held, [UnreadRecord(*partition, offset)], unreadable=error))
+                await self._work(held, self._batch(held, [UnreadRecord(*held.partition, offset)], unreadable=error))
             case SourceFailure():
                 self._block(held, str(found))
             case _:

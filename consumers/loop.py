@@ -17,6 +17,7 @@ from consumers.lane import Lane, LaneSettings
 from consumers.meter import Meter
 from consumers.ownership import Holdings
 from consumers.pipeline import Pipeline
+from consumers.recreation import watch_topics
 from consumers.steward import Steward, Survey
 from tidegate_kernel import logs
 from tidegate_kernel.clock import Clock
@@ -77,6 +78,7 @@ class ConsumerLoop:
             upkeep = [
                 tasks.create_task(self._keep_ownership(source), name="ownership"),
                 tasks.create_task(self._keep_committing(source), name="commits"),
+                #tasks.create_task(watch_topics(source, self.holdings, self._clock), name="topic-watch"),
             ]
             self._running = self._lanes(source)
             lanes = [tasks.create_task(lane.run(), name=f"lane-{lane.number}") for lane in self._running]
@@ -156,6 +158,8 @@ class ConsumerLoop:
             _log.warning(logs.TAKEOVER_FAILED, error=str(error))
 
     async def _take(self, source: RecordSource, partition: TopicPartition, survey: Survey) -> None:
+        for lane in self._running:
+            await lane.let_go(partition)
         position = await self._steward.take(partition, survey)
         if partition not in self._assigned:
             return  # revoked meanwhile: whoever owns it now raises the epoch after us

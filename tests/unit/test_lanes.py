@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
@@ -23,7 +23,7 @@ from consumers.steward import Steward
 from tidegate.testing.memory import MemoryBroker
 from tidegate_kernel.clock import SystemClock
 from tidegate_kernel.errors import StaleOwner, Transient
-from tidegate_kernel.event import LIVE, Fence, JobCode, JobId, TopicPartition
+from tidegate_kernel.event import LIVE, Fence, JobCode, JobId, Record, TopicPartition
 from tidegate_kernel.metrics import Metrics
 from tidegate_kernel.source import RecordSource
 
@@ -382,3 +382,35 @@ async def test_a_re_created_topic_blocks_its_partitions(rig: Rig) -> None:
     assert "re-created: topic 't' has another id" in (held.blocked or "")
     assert rig.rows.rows[P0].next_offset == 2
     assert rig.rows.rows[P0].topic_id != UUID(int=0)
+
+
+async def test_a_fetch_that_outlives_a_rebalance_takes_nothing_from_the_next_ownership(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """G1: the partition comes back in another lane; what the old lane's fetch brought would be dropped, and the client
+    be past it: the next batch would then step over records that nobody handled."""
+    first = running(rig.loop())
+    await first.__aenter__()
+    async with running(rig.loop(lanes=2)) as source:
+        waits = asyncio.Event()
+        monkeypatch.setattr(source, "fetch", partial(_patiently, source.fetch, waits))
+        await waits.wait()  # lane 0, for records of P1
+        await first.__aexit__(None, None, None)  # both partitions are here now, and P1 in lane 1
+        await rig.until(lambda: rig.rows.rows[P1].epoch == 3)
+        rig.fill(P1, 3)
+        await rig.stands_at(P1, 3)
+
+    assert rig.work.calls == [(1, [0, 1, 2])]
+
+
+async def _patiently(
+    fetch: Callable[..., Awaitable[Mapping[TopicPartition, Sequence[Record]]]],
+    begun: asyncio.Event,
+    partitions: Iterable[TopicPartition],
+    *,
+    max_records: int,
+    timeout: float,
+) -> Mapping[TopicPartition, Sequence[Record]]:
+    """As `fetch`, but waits a second, and says that it has begun."""
+    begun.set()
+    return await fetch(partitions, max_records=max_records, timeout=max(timeout, 1.0))
