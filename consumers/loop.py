@@ -78,7 +78,7 @@ class ConsumerLoop:
             upkeep = [
                 tasks.create_task(self._keep_ownership(source), name="ownership"),
                 tasks.create_task(self._keep_committing(source), name="commits"),
-                #tasks.create_task(watch_topics(source, self.holdings, self._clock), name="topic-watch"),
+                tasks.create_task(watch_topics(source, self.holdings, self._clock), name="topic-watch"),
             ]
             self._running = self._lanes(source)
             lanes = [tasks.create_task(lane.run(), name=f"lane-{lane.number}") for lane in self._running]

@@ -1,0 +1,54 @@
+"""Notices, under a running consumer, that a topic was deleted and made anew under its old name.
+
+A client that was cut off at that moment goes on at its old offsets without a word: the new topic's first records would
+be passed over. So the broker is asked for the ids now and then, beside the comparison at each takeover.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from uuid import UUID
+
+import structlog
+
+from consumers.ownership import Holding, Holdings
+from tidegate_kernel import logs
+from tidegate_kernel.clock import Clock
+from tidegate_kernel.errors import Transient
+from tidegate_kernel.source import RecordSource
+
+_log = structlog.get_logger(__name__)
+
+# Bounds what is read of a new topic from the wrong place before its partitions stop.
+LOOK_EVERY_SECONDS = 10.0
+_UNKNOWN = UUID(int=0)
+
+
+async def watch_topics(source: RecordSource, holdings: Holdings, clock: Clock) -> None:
+    """Looks until cancelled; a partition whose position counts the offsets of another topic is blocked."""
+    while True:
+        await clock.sleep(LOOK_EVERY_SECONDS)
+        held = [one for one in holdings.all() if one.blocked is None]
+        try:
+            ids = await _ids(source, sorted({one.partition.topic for one in held}))
+        except Transient:
+            continue  # Kafka does not answer now: fetching tells that already
+        for one in held:
+            # Without an id: it is deleted and not there again, or the broker is too old to have ids.
+            if ids[one.partition.topic] not in (_UNKNOWN, one.position.topic_id) and holdings.is_current(one):
+                _block(source, one)
+
+
+async def _ids(source: RecordSource, topics: Sequence[str]) -> dict[str, UUID]:
+    return dict(zip(topics, await asyncio.gather(*map(source.topic_id, topics)), strict=True))
+
+
+def _block(source: RecordSource, held: Holding) -> None:
+    topic, partition = held.partition
+    held.blocked = (
+        f"re-created: topic {topic!r} has another id since it was taken over; position {held.position.next_offset} "
+        "counts the offsets of the old one, and the new one's first records were not read"
+    )
+    source.pause([held.partition])
+    _log.error(logs.PARTITION_BLOCKED, topic=topic, partition=partition, why=held.blocked)
