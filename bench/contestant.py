@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -17,7 +16,7 @@ import uvloop
 from bench import peers
 from bench.stub import BATCH_SIZE, Stopwatch, StubSink
 from bench.workload import JOB, application
-from tidegate.worker import run_worker
+from tidegate.worker import calm_collector, run_worker
 from tidegate_kernel.logs import configure_logs
 from tidegate_kernel.settings import Settings, read_settings
 
@@ -96,7 +95,7 @@ def _tidegate(plan: Plan, settings: Settings, sink: StubSink, stop: asyncio.Even
 
 
 def _peer(plan: Plan, settings: Settings, sink: StubSink) -> Awaitable[None]:
-    gc.freeze()  # as Tidegate does after its start
+    calm_collector()  # as Tidegate does after its start
     return _PEERS[plan.contestant](peers.Setting(settings, plan.topic, plan.service, plan.batch_size, sink))
 
 
