@@ -83,7 +83,7 @@ def test_wrong_variable_is_named_without_its_value(
 def test_debug_shows_where_it_was_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIDEGATE_DEBUG", "1")
     monkeypatch.setattr(sys, "argv", ["tidegate", "run", "leger"])
-    with pytest.raises(BaseExceptionGroup, match="1 sub-exception") as raised:
+    with pytest.raises(ExceptionGroup) as raised:
         run_command_line()
     assert "'leger'" in repr(raised.value)
 
