@@ -70,7 +70,9 @@ class Isolation:
         if self._again:
             first = self._again[0]
             waits = [error.after for error in self._again if isinstance(error, RetryLater)]
-            raise RetryLater(f"{len(self._again)} records: {first}", after=max(waits, default=0.0)) from first
+            # Its class, not its text: that may quote the record, and the wait is logged.
+            told = f"{len(self._again)} records, the first for {type(first).__name__}"
+            raise RetryLater(told, after=max(waits, default=0.0)) from first
 
     async def _halve(self, connection: Connection, arrivals: Sequence[Arrival], prepared: Prepared) -> None:
         if not arrivals or await self._passes(arrivals, connection, prepared):
@@ -135,7 +137,9 @@ class Isolation:
                 return poison_reason(error)
             case FailureClass.TRANSIENT:
                 if not await self._probe():
-                    raise Transient(f"postgres is away: {error}") from error  # an outage burns no attempt
+                    raise Transient(
+                        f"postgres or a dependency is away: {type(error).__name__}"
+                    ) from error  # an outage burns no attempt
                 return Reason.RETRIES_EXHAUSTED if self._batch.attempts.count(offset) >= self._policy.attempts else None
             case FailureClass.UNEXPECTED:
                 burnt = self._batch.attempts.count(offset)

@@ -48,7 +48,8 @@ def translated_errors(what: str) -> Iterator[None]:
         yield
     except (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError) as error:
         if is_transient(error):
-            raise Transient(f"{what}: {type(error).__name__}: {error}") from error
+            # The first line only: Postgres puts values of the row into DETAIL, and this text is logged.
+            raise Transient(f"{what}: {type(error).__name__}: {_first_line(error)}") from error
         raise
 
 
@@ -77,14 +78,13 @@ async def open_pool(
         "idle_in_transaction_session_timeout": "60000",
         "timezone": "UTC",
     }
-    try:
-        pool: Pool = await asyncpg.create_pool(
-            dsn, min_size=0, max_size=size, timeout=10, command_timeout=90, server_settings=settings
-        )
-        async with pool.acquire(timeout=10):
-            pass
-    except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, ValueError) as error:
-        raise Misconfigured(_unreachable(dsn, error)) from error
+    async with connect(dsn) as connection:
+        if await connection.fetchval("SELECT current_schema() = 'tidegate'"):
+            # A role named like our schema would find our tables before its own: handlers' SQL means theirs.
+            settings["search_path"] = "public"
+    pool: Pool = await asyncpg.create_pool(
+        dsn, min_size=0, max_size=size, timeout=10, command_timeout=90, server_settings=settings
+    )
     try:
         yield pool
     finally:

@@ -257,6 +257,34 @@ async def test_crossed_batches_do_not_deadlock(make_road: MakeRoad, pool: Pool) 
     assert after == before
 
 
+async def test_what_a_handler_says_is_not_told_while_it_is_retried(make_road: MakeRoad, pool: Pool) -> None:
+    """The reason of a wait is logged; an exception's own text may quote the record, so only its class is told."""
+
+    async def fail(command: Note, ctx: Context[None]) -> None:
+        raise ValueError("jane@example.org")
+
+    road = await make_road(job(), [handle(Note, fail)])
+
+    with pytest.raises(Transient) as told:
+        await road.handle([record(0)])
+
+    assert "ValueError" in str(told.value)
+    assert "jane" not in str(told.value)
+
+
+async def test_handlers_do_not_see_our_tables_first(make_road: MakeRoad, pool: Pool) -> None:
+    """The role of the local stack is called like our schema; a handler's unqualified table is still its own."""
+    await pool.execute("CREATE TABLE public.position (n bigint)")
+
+    async def place(command: Note, ctx: Context[None]) -> None:
+        await ctx.db.execute("INSERT INTO position (n) VALUES ($1)", command.n)
+
+    road = await make_road(job(), [handle(Note, place)])
+    await road.handle([record(0)])
+
+    assert await pool.fetchval("SELECT n FROM public.position") == 1
+
+
 async def test_partial_writes_of_a_failed_handler_vanish(make_road: MakeRoad, pool: Pool) -> None:
     """A handler that wrote and then failed leaves nothing, while its neighbours stay."""
 
