@@ -37,7 +37,7 @@ POISON: Mapping[str, tuple[str, str, str]] = {
     "unknown-type": (SKIPPED, SKIPPED, "unknown_type"),
     # The ledger knows no cancellations: a record without a value is nothing to it.
     "nothing-at-all": (SKIPPED, "rejected", "rejected"),
-    "cancelled-without-version": (SKIPPED, "rejected", "rejected"),
+    "cancelled-without-version": (SKIPPED, "no_version", "no_version"),
     # What one store cannot take another may: each job is judged alone.
     "nul-in-text": ("invalid_text", APPLIED, APPLIED),
     "negative-total": ("rejected", APPLIED, APPLIED),
