@@ -29,7 +29,7 @@ def order_removed(cancelled: Tombstone) -> Delete:
     """A cancelled order is a record without a value: its key is the order, its header `version` the order's version."""
     if cancelled.key is None:
         raise Rejected("a cancellation without a key names no order")
-    # Without the header this raises, and the record is a dead letter `no_version`: it could be older than what is there.
+    # Without the header this raises, and makes a dead letter `no_version`: it might be older than what is there.
     return Delete(id=cancelled.key.decode(), version=int(cancelled.headers["version"] or b""))
 
 
