@@ -1,4 +1,4 @@
-"""Which class a handler's failure belongs to (DESIGN section 7), and what the retry policies are."""
+"""Which class a handler's failure belongs to, and what the retry policies are."""
 
 from __future__ import annotations
 

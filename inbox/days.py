@@ -7,6 +7,7 @@ from datetime import date, timedelta
 
 import asyncpg
 
+from tidegate_kernel.errors import Misconfigured
 from tidegate_kernel.postgres import Connection
 from tidegate_kernel.queries import load_queries
 
@@ -22,13 +23,18 @@ _BEHIND = timedelta(days=2)
 async def attach_days(connection: Connection, today: date) -> Sequence[date]:
     """Attaches the missing days around `today`; returns those attached. What it cannot lock now is left for later.
 
-    A day that already has rows in the default partition stays there: moving rows would make claims fail.
+    A day that already has rows in the default partition stays there: moving rows would make claims fail. Raises
+    Misconfigured if the role may not make tables: claims then go to the default partition, correct but slower.
     """
     attached = []
     for row in await connection.fetch(_QUERIES["missing_days"], today - _BEHIND, today + _AHEAD):
         try:
             if await _attach(connection, row["day"]):
                 attached.append(row["day"])
+        except asyncpg.InsufficientPrivilegeError as error:
+            raise Misconfigured(
+                f"the inbox's days cannot be attached ({error}); let the role own tidegate.inbox"
+            ) from error
         except asyncpg.LockNotAvailableError:
             break  # the next day would hold claims up for as long again, and in vain
     return attached

@@ -166,7 +166,7 @@ async def _keep_inbox(resources: Resources) -> None:
                     attached = await attach_days(connection, resources.clock.now().date())
             if attached:
                 _log.info(logs.INBOX_DAYS_ATTACHED, days=[str(day) for day in attached])
-        except Transient as error:
+        except (Transient, Misconfigured) as error:
             pause = _UPKEEP_AGAIN_SECONDS
             _log.warning(logs.UPKEEP_FAILED, error=str(error))
         await resources.clock.sleep(pause)

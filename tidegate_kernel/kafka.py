@@ -1,7 +1,6 @@
-"""The only module (with `tests`) that knows the Kafka client.
+"""Kafka through its client, made safe: dangerous defaults are stated and errors become ours.
 
-What the client cannot do safely is closed here: dangerous defaults are stated (CASES 11), errors become ours, topic
-ids come from a Metadata request of our own because the client offers none.
+Only this module and its neighbours `kafka_…` know the client.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
 from collections.abc import AsyncIterator, Sequence
 from datetime import date, timedelta
@@ -15,6 +16,7 @@ from consumers.positions import Position, Positions
 from inbox.days import attach_days
 from inbox.identity import CONSTANT_BUCKET, ClaimKey
 from inbox.store import claim, register_job
+from tidegate_kernel.errors import Misconfigured
 from tidegate_kernel.event import LIVE, Fence, JobCode, TopicPartition
 from tidegate_kernel.postgres import Connection, Pool
 
@@ -126,3 +128,15 @@ async def test_open_handler_makes_upkeep_wait_not_other_claims(
         assert time.monotonic() - began < 2, "one lock time-out a round; one for each day would add up to five seconds"
 
     assert await attach_days(connection, TODAY) == ALL_DAYS
+
+
+async def test_role_that_owns_nothing_is_told_the_remedy(connection: Connection) -> None:
+    """A worker with fewer rights goes on: upkeep says what it lacks, in words that name the remedy."""
+    role = f"poor_{secrets.token_hex(4)}"
+    await connection.execute(f"CREATE ROLE {role}; GRANT USAGE ON SCHEMA tidegate TO {role}")
+    await connection.execute(f"GRANT SELECT ON ALL TABLES IN SCHEMA tidegate TO {role}; SET ROLE {role}")
+    try:
+        with pytest.raises(Misconfigured, match=r"own tidegate\.inbox"):
+            await attach_days(connection, date(2026, 3, 10))
+    finally:
+        await connection.execute(f"RESET ROLE; DROP OWNED BY {role}; DROP ROLE {role}")

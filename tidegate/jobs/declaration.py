@@ -54,7 +54,6 @@ class _TopicJob:
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     global_ids: bool = False
     event_time_is_immutable: bool = False
-    service_version: str = ""
 
     @property
     def job_code(self) -> JobCode:
