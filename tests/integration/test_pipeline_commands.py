@@ -220,8 +220,8 @@ async def test_text_postgres_cannot_hold_is_poison(make_road: MakeRoad, pool: Po
 async def test_deadlock_is_retried_not_dead_lettered(
     make_road: MakeRoad, pool: Pool, error: type[asyncpg.PostgresError]
 ) -> None:
-    """Case 80: an injected 40P01 or 40001 rolls the batch back; the repeat applies it."""
-    failures = iter([error("injected")])
+    """Case 80: an injected 40P01 or 40001, also while records are tried one by one, is rolled back and repeated."""
+    failures = iter([error("at once"), error("one by one")])
 
     async def unlucky(command: Note, ctx: Context[None]) -> None:
         await note(command, ctx)
