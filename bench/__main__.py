@@ -7,7 +7,7 @@ import asyncio
 import sys
 from pathlib import Path
 
-from bench.measures import MEASURES, Effort
+from bench.measures import MEASURES, PROMISED, Effort
 from bench.report import Line, as_json, table
 from bench.stage import Stage
 from tidegate.commands.options import settings_of
@@ -36,7 +36,7 @@ async def _measure(given: argparse.Namespace) -> dict[str, list[Line]]:
     stage = Stage(settings_of(), keeps_topics=given.keep_topics)
     found: dict[str, list[Line]] = {}
     async with stage.open():
-        for name in [*given.measures, *given.only] or MEASURES:
+        for name in [*given.measures, *given.only] or PROMISED:
             print(f"{name}: {(MEASURES[name].__doc__ or '').strip()}", flush=True)
             found[name] = list(await MEASURES[name](stage, Effort(given.rounds, given.events)))
     return found

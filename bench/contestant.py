@@ -14,6 +14,7 @@ import psutil
 import uvloop
 
 from bench import peers
+from bench.redelivery import redeliver
 from bench.stub import BATCH_SIZE, Stopwatch, StubSink
 from bench.workload import JOB, application
 from tidegate.worker import calm_collector, run_worker
@@ -64,6 +65,9 @@ _PEERS: dict[str, peers.Loop] = {
 
 async def measure(plan: Plan, settings: Settings) -> Result:
     """Runs the contestant until its events are through the sink."""
+    if plan.contestant == "redelivery":
+        read = await redeliver(settings, service=plan.service, topic=plan.topic, events=plan.events)
+        return Result(events=read.events, seconds=read.seconds, cpu_seconds=read.cpu_seconds)
     stopwatch = Stopwatch(plan.events)
     sink = StubSink(stopwatch, batch_size=plan.batch_size, delay=plan.sink_delay)
     stop = asyncio.Event()

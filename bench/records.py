@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, NamedTuple
-from uuid import UUID
 
 import msgspec
 from aiokafka import AIOKafkaProducer
@@ -16,6 +14,7 @@ from aiokafka import AIOKafkaProducer
 from bench.workload import EVENT_TYPE, PARTITIONS, OrderPlaced
 from tidegate_kernel.kafka import connection_options, create_topics, open_reader
 from tidegate_kernel.settings import KafkaSettings
+from tidegate_kernel.uuid7 import uuid7
 
 # A busy service writes some ten events a millisecond; what counts is that ids grow with time, as UUIDv7 do.
 _IDS_PER_MS = 10
@@ -51,7 +50,7 @@ def new_orders(count: int) -> Iterator[Written]:
             _CHANNELS[number % 4],
             1 + number % 5,
         )
-        yield Written(millisecond, order.order_id.encode(), encode(order), _headers(uuid7(millisecond), millisecond))
+        yield Written(millisecond, order.order_id.encode(), encode(order), _headers(millisecond))
 
 
 def half_repeated(orders: Iterable[Written]) -> Iterator[Written]:
@@ -62,21 +61,14 @@ def half_repeated(orders: Iterable[Written]) -> Iterator[Written]:
         yield from block
 
 
-def uuid7(millisecond: int) -> UUID:
-    """A UUID of version 7 for that time."""
-    random = int.from_bytes(os.urandom(10), "big")
-    high = millisecond << 16 | 0x7000 | random >> 68
-    return UUID(int=high << 64 | 1 << 63 | random & (1 << 62) - 1)
-
-
-def _headers(event_id: UUID, millisecond: int) -> list[tuple[str, bytes]]:
-    at = datetime.fromtimestamp(millisecond / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+def _headers(millisecond: int) -> list[tuple[str, bytes]]:
+    at = datetime.fromtimestamp(millisecond / 1000, UTC)
     return [
         ("ce_specversion", b"1.0"),
-        ("ce_id", str(event_id).encode()),
+        ("ce_id", str(uuid7(at)).encode()),
         ("ce_source", b"/bench/orders"),
         ("ce_type", EVENT_TYPE.encode()),
-        ("ce_time", at.encode()),
+        ("ce_time", at.isoformat(timespec="milliseconds").replace("+00:00", "Z").encode()),
         ("ce_tenantid", b"tenant-7"),
         ("ce_brandid", b"brand-1"),
         ("content-type", b"application/json"),

@@ -90,7 +90,7 @@ class Stage:
         return name
 
     async def _run(self, plan: Plan, dsn: str) -> Result:
-        plan = msgspec.structs.replace(plan, service=await self.fresh_service())
+        plan = plan if plan.service else msgspec.structs.replace(plan, service=await self.fresh_service())
         arguments = [sys.executable, "-m", "bench.contestant", msgspec.json.encode(plan).decode()]
         process = await asyncio.create_subprocess_exec(
             *arguments,
