@@ -35,7 +35,8 @@ def is_transient(error: BaseException) -> bool:
     if isinstance(error, asyncpg.PostgresError):
         state = error.sqlstate or ""
         return state[:2] in _TRANSIENT_CLASSES or state in _TRANSIENT_STATES
-    if isinstance(error, asyncpg.InterfaceError):
+    if isinstance(error, asyncpg.InterfaceError) and not isinstance(error, ValueError):
+        # A ValueError among them is an argument that does not fit, and quotes it.
         # "connection is closed", "connection was closed in the middle of operation", "pool is closing"
         return "clos" in str(error) or "terminat" in str(error)
     return isinstance(error, (OSError, asyncio.TimeoutError, asyncpg.InternalClientError))

@@ -1,0 +1,58 @@
+"""Which class a failure belongs to: what a repeat can cure, and what not."""
+
+import asyncpg
+import pytest
+
+from consumers.failure import FailureClass, classify
+from tidegate_kernel.errors import Rejected, RetryLater, Transient
+from tidegate_kernel.postgres import is_transient
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        Transient("away"),
+        RetryLater(),
+        ConnectionResetError(),
+        TimeoutError(),
+        asyncpg.DeadlockDetectedError("x"),
+        asyncpg.SerializationError("x"),
+        asyncpg.ReadOnlySQLTransactionError("x"),
+        asyncpg.AdminShutdownError("x"),
+        asyncpg.TooManyConnectionsError("x"),
+        asyncpg.LockNotAvailableError("x"),
+        asyncpg.ConnectionDoesNotExistError("x"),
+        asyncpg.InterfaceError("connection is closed"),
+    ],
+)
+def test_what_a_repeat_can_cure_is_transient(error: Exception) -> None:
+    """These roll back, wait and are tried again; none of them is the record's fault."""
+    assert classify(error) is FailureClass.TRANSIENT
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("x"),
+        asyncpg.QueryCanceledError("x"),
+        asyncpg.DataError("x"),
+        FileNotFoundError(),
+        ZeroDivisionError(),
+    ],
+)
+def test_what_a_handler_does_wrong_is_unexpected(error: Exception) -> None:
+    """Retried a few times and then a dead letter; never taken for an outage."""
+    assert classify(error) is FailureClass.UNEXPECTED
+
+
+@pytest.mark.parametrize("error", [Rejected("no"), asyncpg.CharacterNotInRepertoireError("x")])
+def test_what_fails_for_ever_is_poison(error: Exception) -> None:
+    """Dead letter at the first attempt."""
+    assert classify(error) is FailureClass.POISON
+
+
+def test_argument_that_speaks_of_closing_is_no_outage() -> None:
+    """The driver quotes an argument that does not fit; a quoted word must not make it a lost connection."""
+    misfit = asyncpg.exceptions._base.DataError("invalid input for query argument $1: 'closed'")
+
+    assert not is_transient(misfit)
