@@ -166,9 +166,10 @@ async def _tables(dsn: str) -> set[str]:
     return {row["table_name"] for row in rows}
 
 
-def test_development_server_names_its_extra(installed: Installed) -> None:
-    """`tidegate dev` needs servers that an image does not carry: one line says what to install."""
-    done = installed.run("tidegate", "dev", "--app", "shop.app:app")
+@pytest.mark.parametrize("command", ["dev --app shop.app:app", "stack", "stack up", "stack down --wipe"])
+def test_development_command_names_its_extra(installed: Installed, command: str) -> None:
+    """`tidegate dev` and `stack` need servers that an image does not carry: one line says what to install."""
+    done = installed.run("tidegate", *command.split())
 
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1

@@ -41,7 +41,10 @@ command_line.command("dev-prepare", hidden=True)(dev.prepare_command)
 try:
     from tidegate.commands.stack import stack_commands
 except ModuleNotFoundError:
-    command_line.command("stack", help="Local servers; needs tidegate[dev].")(dev.refuse_without_extra)
+    anything = {"allow_extra_args": True, "ignore_unknown_options": True}  # `stack up` is to be told the same
+    command_line.command("stack", help="Local servers; needs tidegate[dev].", context_settings=anything)(
+        dev.refuse_without_extra
+    )
 else:
     command_line.add_typer(stack_commands)
 
