@@ -62,12 +62,14 @@ async def run_worker(app: App, settings: Settings, codes: Sequence[str], *, stop
         relay = OutboxRelay(resources.pool, writer, clock, metrics=resources.metrics)
         vitals = Vitals(clock)
         port = await opened.enter_async_context(serve(settings, metrics=resources.metrics, health=vitals))
+        # Before the first claim: a day whose claims have gone to the default partition stays there.
+        pause = await _attach_days(resources)
         calm_collector()
         _log.info(logs.WORKER_STARTED, jobs=[job.code for job in jobs], owner=resources.owner, port=port)
         async with asyncio.TaskGroup() as tasks:
             upkeep = [
                 tasks.create_task(relay.run(), name="outbox-relay"),
-                tasks.create_task(_keep_inbox(resources), name="inbox-upkeep"),
+                tasks.create_task(_keep_inbox(resources, pause), name="inbox-upkeep"),
             ]
             loops = [
                 tasks.create_task(
@@ -156,20 +158,25 @@ def _join(app: App, job: Job, settings: Settings) -> Join:
     )
 
 
-async def _keep_inbox(resources: Resources) -> None:
-    """The inbox has a partition for each coming day; a round that fails is repeated soon."""
+async def _keep_inbox(resources: Resources, pause: float) -> None:
+    """The inbox has a partition for each coming day; `pause` is how long the first round may wait."""
     while True:
-        pause = _UPKEEP_EVERY_SECONDS
-        try:
-            with translated_errors("inbox upkeep"):
-                async with resources.pool.acquire(timeout=10) as connection:
-                    attached = await attach_days(connection, resources.clock.now().date())
-            if attached:
-                _log.info(logs.INBOX_DAYS_ATTACHED, days=[str(day) for day in attached])
-        except (Transient, Misconfigured) as error:
-            pause = _UPKEEP_AGAIN_SECONDS
-            _log.warning(logs.UPKEEP_FAILED, error=str(error))
         await resources.clock.sleep(pause)
+        pause = await _attach_days(resources)
+
+
+async def _attach_days(resources: Resources) -> float:
+    """One round of upkeep; returns the seconds to the next, few after one that failed."""
+    try:
+        with translated_errors("inbox upkeep"):
+            async with resources.pool.acquire(timeout=10) as connection:
+                attached = await attach_days(connection, resources.clock.now().date())
+    except (Transient, Misconfigured) as error:
+        _log.warning(logs.UPKEEP_FAILED, error=str(error))
+        return _UPKEEP_AGAIN_SECONDS
+    if attached:
+        _log.info(logs.INBOX_DAYS_ATTACHED, days=[str(day) for day in attached])
+    return _UPKEEP_EVERY_SECONDS
 
 
 async def _relay_rest(relay: OutboxRelay) -> None:

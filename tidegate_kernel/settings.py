@@ -117,9 +117,20 @@ def read_settings(**overrides: Any) -> Settings:
         # Only `kafka` is more than a plain value; the library would read it from a variable of that name as JSON.
         wrong.append("TIDEGATE_KAFKA: no such setting; use the TIDEGATE_KAFKA_… settings")
     else:
+        wrong += _contradictions(settings) if not wrong else []
         if not wrong:
             return settings
     raise Misconfigured(f"wrong setting: {'; '.join(wrong)}")
+
+
+def _contradictions(settings: Settings) -> list[str]:
+    """What is right by itself and wrong together."""
+    kafka, wrong = settings.kafka, []
+    if settings.drain_timeout >= kafka.rebalance_timeout:
+        wrong.append("TIDEGATE_DRAIN_TIMEOUT: should be less than TIDEGATE_KAFKA_REBALANCE_TIMEOUT, which a revoke has")
+    if kafka.heartbeat_interval * 3 > kafka.session_timeout:
+        wrong.append("TIDEGATE_KAFKA_HEARTBEAT_INTERVAL: should be at most a third of TIDEGATE_KAFKA_SESSION_TIMEOUT")
+    return wrong
 
 
 def _explain(error: ValidationError, prefix: str) -> list[str]:

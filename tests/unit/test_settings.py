@@ -198,3 +198,21 @@ def test_drain_fits_into_the_rebalance() -> None:
     """A revoke waits for the drain: were it the longer one, the group would throw the worker out meanwhile."""
     assert Settings().drain_timeout < KafkaSettings().rebalance_timeout
     assert KafkaSettings().heartbeat_interval * 3 <= KafkaSettings().session_timeout
+
+
+@pytest.mark.parametrize(
+    ("variables", "named"),
+    [
+        ({"TIDEGATE_DRAIN_TIMEOUT": "60"}, "TIDEGATE_DRAIN_TIMEOUT"),
+        ({"TIDEGATE_KAFKA_SESSION_TIMEOUT": "6"}, "TIDEGATE_KAFKA_HEARTBEAT_INTERVAL"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], named: str
+) -> None:
+    """Each is fine alone; together a revoke would outlast the rebalance, or one lost heartbeat the session."""
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+
+    with pytest.raises(Misconfigured, match=named):
+        read_settings()
