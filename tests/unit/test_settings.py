@@ -107,6 +107,7 @@ def test_duration_is_a_number_of_seconds(text: str, seconds: float, monkeypatch:
     """`TIDEGATE_DRAIN_TIMEOUT=20` is what everybody writes; ISO 8601 is understood as well."""
     monkeypatch.setenv("TIDEGATE_DRAIN_TIMEOUT", text)
     monkeypatch.setenv("TIDEGATE_KAFKA_SESSION_TIMEOUT", text)
+    monkeypatch.setenv("TIDEGATE_KAFKA_HEARTBEAT_INTERVAL", "0.5")
 
     settings = read_settings()
 
@@ -201,7 +202,7 @@ def test_drain_fits_into_the_rebalance() -> None:
 
 
 @pytest.mark.parametrize(
-    ("variables", "named"),
+    "variables, named",
     [
         ({"TIDEGATE_DRAIN_TIMEOUT": "60"}, "TIDEGATE_DRAIN_TIMEOUT"),
         ({"TIDEGATE_KAFKA_SESSION_TIMEOUT": "6"}, "TIDEGATE_KAFKA_HEARTBEAT_INTERVAL"),
