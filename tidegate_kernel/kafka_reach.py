@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from typing import Any
 
 from aiokafka.conn import collect_hosts, create_conn
@@ -11,6 +12,7 @@ from aiokafka.errors import IllegalSaslStateError, KafkaError
 from aiokafka.protocol.metadata import MetadataRequest
 
 from tidegate_kernel.errors import Misconfigured
+from tidegate_kernel.kafka_options import connection_options
 from tidegate_kernel.settings import KafkaSettings
 
 _DEADLINE_SECONDS = 15.0
@@ -25,6 +27,24 @@ _OF_A_CONNECTION = (
     "sasl_plain_password",
     "sasl_oauth_token_provider",
 )
+
+
+@asynccontextmanager
+async def started(client: Any, settings: KafkaSettings, *, stop: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
+    """`client` runs inside, and `stop` was called afterwards. Raises Misconfigured if Kafka cannot be used."""
+    try:
+        await require_reachable(settings, connection_options(settings))
+        await asyncio.wait_for(client.start(), timeout=_DEADLINE_SECONDS)
+    except Misconfigured:
+        await stop()
+        raise
+    except (KafkaError, OSError, TimeoutError) as error:
+        await stop()
+        raise unusable(settings, f"{type(error).__name__}: {error}") from error
+    try:
+        yield
+    finally:
+        await stop()
 
 
 async def require_reachable(settings: KafkaSettings, options: Mapping[str, Any]) -> None:

@@ -22,7 +22,7 @@ MAY_CATCH_EVERYTHING = {
     ("tidegate/worker.py", "_supervise"): "a loop that ends is started anew, whatever ended it",
     ("tidegate/stack/stack.py", "_answers"): "any failure of a probe, of whichever client, means: not now",
     ("tidegate/testing/memory_source.py", "MemorySource.revoke"): "the real client swallows what a listener raises",
-    ("tidegate_kernel/kafka.py", "KafkaSource.fetch"): "the client's parser raises anything for odd bytes",
+    ("tidegate_kernel/kafka_source.py", "KafkaSource.fetch"): "the client's parser raises anything for odd bytes",
 }
 
 MAY_READ_THE_TIME = {

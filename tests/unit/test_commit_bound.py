@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from tidegate_kernel import kafka
+from tidegate_kernel import kafka_source
 from tidegate_kernel.errors import Transient
 from tidegate_kernel.event import TopicPartition
 from tidegate_kernel.kafka import KafkaSource
@@ -22,7 +22,7 @@ class _Unanswered:
 
 async def test_commit_does_not_wait_for_a_coordinator_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker told to end while Kafka is down must end, and a lane must not hang with all its partitions."""
-    monkeypatch.setattr(kafka, "_COMMIT_SECONDS", 0.05)
+    monkeypatch.setattr(kafka_source, "_COMMIT_SECONDS", 0.05)
     source = KafkaSource(_Unanswered(), cast("TopicIds", None))
     async with asyncio.timeout(5):
         with pytest.raises(Transient, match="orders:0@7: no answer"):

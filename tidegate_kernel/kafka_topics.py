@@ -1,0 +1,46 @@
+"""Topics that a service needs are made here, and only what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.errors import KafkaError, TopicAlreadyExistsError, for_code
+
+from tidegate_kernel.errors import Misconfigured
+from tidegate_kernel.kafka_options import connection_options
+from tidegate_kernel.kafka_reach import started
+from tidegate_kernel.settings import KafkaSettings
+
+
+async def create_topics(
+    settings: KafkaSettings,
+    topics: Mapping[str, int],
+    *,
+    replication: int = -1,
+    configs: Mapping[str, str] | None = None,
+) -> list[str]:
+    """Creates the missing ones of `topics` (name → partitions); returns the names that were created."""
+    admin = AIOKafkaAdminClient(**connection_options(settings))
+    async with started(admin, settings, stop=admin.close):
+        created = []
+        for name, partitions in topics.items():
+            new = NewTopic(name, partitions, 1, topic_configs=dict(configs or {}))
+            # The broker knows -1 as its own default; the client's constructor refuses it.
+            new.replication_factor = replication
+            try:
+                answer = await admin.create_topics([new])
+                _raise_refused(name, answer)
+            except TopicAlreadyExistsError:
+                continue
+            except KafkaError as error:
+                raise Misconfigured(f"topic {name!r} cannot be created ({type(error).__name__}: {error})") from error
+            created.append(name)
+        return created
+
+
+def _raise_refused(name: str, answer: Any) -> None:
+    for topic, code, *_ in answer.topic_errors:
+        if topic == name and code:
+            raise for_code(code)(f"topic {name!r}")
