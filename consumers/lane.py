@@ -29,6 +29,8 @@ _log = structlog.get_logger(__name__)
 # Bounds how late a lane notices a partition that it was given, or a retry that fell due, while it waits for records.
 _FETCH_WAIT_SECONDS = 0.2
 _NOTHING_OWNED_SECONDS = 0.02
+# Every transaction of a producer ends in a marker: a statement for each would cost as much as the batches.
+_TAIL_EVERY_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +121,9 @@ class Lane:
         asked = self._end_fetch()
         self._failed_fetches = 0
         self._note_caught_up(ready, fetched)
+        for held in ready:
+            if held.partition not in fetched:
+                await self._pass_hidden_tail(held)
         return [(asked[partition], found) for partition, found in fetched.items()]
 
     def _end_fetch(self) -> Mapping[TopicPartition, Holding]:
@@ -132,6 +137,22 @@ class Lane:
         for held in ready:
             if held.partition not in fetched and held.is_drained(self._source):
                 held.caught_up_at = now
+
+    async def _pass_hidden_tail(self, held: Holding) -> None:
+        """The position stands at the log's end, also where markers or aborted records are the last there is.
+
+        Left before them it would look, once retention has removed them, as if records had been lost.
+        """
+        now, end = self._loop.clock.monotonic(), held.hidden_tail(self._source)
+        # Seen twice: what the client had still to tell of these offsets, the fetch in between would have raised.
+        was_seen, held.tail_seen = end is not None and end == held.tail_seen, end
+        if end is None or not was_seen or now < held.tail_due or not self._holdings.is_current(held):
+            return
+        held.tail_due = now + _TAIL_EVERY_SECONDS
+        try:
+            held.position = await self._steward.pass_hidden(held.partition, held.position, next_offset=end)
+        except (StaleOwner, Transient):
+            return  # nothing depends on it; a lost partition shows with its next batch
 
     async def _take_in(self, held: Holding, found: Found) -> None:
         if not self._holdings.is_current(held):

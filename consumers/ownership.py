@@ -19,8 +19,9 @@ from tidegate_kernel.source import RecordSource
 class Holding:
     """An owned partition. `position` moves with each settle; `waiting` is a batch to be tried again at `due`.
 
-    `idle` is set while no batch of it is being worked on. `is_finished`: a backfill has reached the partition's end.
-    Timestamps of records are milliseconds.
+    `idle` is set while no batch of it is being worked on. `tail_seen`: a hidden tail that the last fetch found, passed
+    not before `tail_due`. `is_finished`: a backfill has reached the partition's end. Timestamps of records are
+    milliseconds.
     """
 
     partition: TopicPartition
@@ -28,6 +29,8 @@ class Holding:
     lane: int
     waiting: Batch | None = None
     due: float = 0.0
+    tail_seen: int | None = None
+    tail_due: float = 0.0
     oldest_in_hand: int | None = None
     newest_settled: int | None = None
     caught_up_at: datetime | None = None
@@ -59,6 +62,13 @@ class Holding:
         """Whether nothing is left to fetch, also where control records or compaction hide the last offsets."""
         drained, end = source.drained_to(self.partition), source.known_end(self.partition)
         return drained is not None and end is not None and drained >= end
+
+    def hidden_tail(self, source: RecordSource) -> int | None:
+        """Where the log ends, if only offsets without records (markers, aborted transactions) lie before that."""
+        drained = source.drained_to(self.partition)
+        if drained is None or drained <= self.position.next_offset or self.position.end_offset is not None:
+            return None
+        return drained if self.is_ready and self.is_drained(source) else None
 
     def note_end(self, source: RecordSource) -> None:
         """Finished if nothing before the end is left. Call while no record of it is in hand: what the client has

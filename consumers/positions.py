@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from uuid import UUID
 
 import asyncpg
@@ -81,6 +81,13 @@ class Positions:
             )
             for row in rows
         }
+
+    async def move(self, partition: TopicPartition, position: Position, *, next_offset: int) -> Position:
+        """The owned position stands at `next_offset`; nothing lay in between. Raises StaleOwner, Transient."""
+        with translated_errors(f"move position of {partition.topic}:{partition.partition}"):
+            async with self._pool.acquire(timeout=10) as connection:
+                await advance(connection, self.fence(partition, position), next_offset=next_offset)
+        return replace(position, next_offset=next_offset)
 
     async def read(self, partition: TopicPartition) -> Position | None:
         """The row as it stands, whoever owns it. Raises Transient."""

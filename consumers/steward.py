@@ -76,6 +76,10 @@ class Steward:
             raise Transient(f"{partition.topic}:{partition.partition}: its position vanished while it was taken over")
         return taken
 
+    async def pass_hidden(self, partition: TopicPartition, position: Position, *, next_offset: int) -> Position:
+        """The position stands behind offsets that hold no record for anybody. Raises StaleOwner, Transient."""
+        return await self._positions.move(partition, position, next_offset=next_offset)
+
     async def standing(
         self, partition: TopicPartition, believed: Position, batch: Batch
     ) -> tuple[Standing, Position | None]:
