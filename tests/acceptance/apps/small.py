@@ -4,6 +4,7 @@ All names begin with a prefix from the environment, so that runs side by side do
 """
 
 import os
+import time
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -28,6 +29,8 @@ from tidegate import (
 )
 
 PREFIX = os.environ.get("SMALL_PREFIX", "small")
+# Makes a batch of the index take long enough to be killed in the middle of the work.
+SLOWNESS_SECONDS = float(os.environ.get("SMALL_SLOWNESS_SECONDS", "0"))
 
 
 class Paid(BaseModel):
@@ -52,6 +55,7 @@ async def keep_payment(command: KeepPayment, ctx: Context[None]) -> None:
 
 
 def payment_document(event: Event[Paid]) -> Upsert:
+    time.sleep(SLOWNESS_SECONDS)
     return Upsert(id=event.data.payment, version=1, document={"cents": event.data.cents})
 
 
