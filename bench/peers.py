@@ -57,7 +57,7 @@ async def raw(given: Setting) -> None:
     async with _consumer(given, enable_auto_commit=True) as consumer:
         while True:
             for records in (await consumer.getmany(timeout_ms=200, max_records=given.batch_size)).values():
-                lines, _ = _decode(records)
+                lines, _ = decode(records)
                 await _send(given.sink, lines)
 
 
@@ -67,11 +67,11 @@ async def hand_written(given: Setting) -> None:
         next_offsets: dict[int, int] = {}
         while True:
             for partition, records in (await consumer.getmany(timeout_ms=200, max_records=given.batch_size)).items():
-                lines, ids = _decode(records)
+                lines, ids = decode(records)
                 await _send(given.sink, lines)
                 position, after = next_offsets.get(partition.partition, 0), records[-1].offset + 1
                 fence = (1, 0, given.topic, partition.partition, 1, position)
-                row = await connection.fetchrow(_CLAIM_AND_SETTLE, *fence, *_claims(ids), after)
+                row = await connection.fetchrow(_CLAIM_AND_SETTLE, *fence, *claims(ids), after)
                 if not row["fenced"]:
                     raise RuntimeError("the position moved")
                 next_offsets[partition.partition] = after
@@ -82,10 +82,10 @@ async def row_at_a_time(given: Setting) -> None:
     async with _consumer(given, enable_auto_commit=True) as consumer, _database(given, consumer) as connection:
         while True:
             for partition, records in (await consumer.getmany(timeout_ms=200, max_records=given.batch_size)).items():
-                lines, ids = _decode(records)
+                lines, ids = decode(records)
                 await _send(given.sink, lines)
                 async with connection.transaction():
-                    for bucket, key in zip(*_claims(ids), strict=True):
+                    for bucket, key in zip(*claims(ids), strict=True):
                         await connection.fetchval(_ONE_ROW, bucket, key)
                     await connection.execute(_ADVANCE, given.topic, partition.partition, records[-1].offset + 1)
 
@@ -95,9 +95,9 @@ async def naive(given: Setting) -> None:
     async with _consumer(given, enable_auto_commit=False) as consumer, _database(given, consumer) as connection:
         while True:
             record = await consumer.getone()
-            lines, ids = _decode([record])
+            lines, ids = decode([record])
             async with connection.transaction():
-                buckets, keys = _claims(ids)
+                buckets, keys = claims(ids)
                 if await connection.fetchval(_ONE_ROW, buckets[0], keys[0]) is not None:
                     await _send(given.sink, lines)
                 await connection.execute(_ADVANCE, given.topic, record.partition, record.offset + 1)
@@ -108,7 +108,7 @@ _decode_order = msgspec.json.Decoder(OrderPlaced).decode
 _TYPE = EVENT_TYPE.encode()
 
 
-def _decode(records: Sequence[Any]) -> tuple[list[bytes], list[bytes]]:
+def decode(records: Sequence[Any]) -> tuple[list[bytes], list[bytes]]:
     """Bulk lines and event ids."""
     lines, ids = [], []
     for record in records:
@@ -128,7 +128,7 @@ async def _send(sink: StubSink, lines: list[bytes]) -> None:
 _days: dict[int, date] = {}
 
 
-def _claims(ids: Sequence[bytes]) -> tuple[list[date], list[pgproto.UUID]]:
+def claims(ids: Sequence[bytes]) -> tuple[list[date], list[pgproto.UUID]]:
     """Buckets and ids of the distinct event ids, as the statement takes them."""
     buckets, keys = [], []
     for spelled in dict.fromkeys(ids):
