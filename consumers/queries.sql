@@ -23,7 +23,7 @@ WHERE job = $1 AND run = $2 AND topic = $3 AND partition = $4;
 
 -- name: read_positions
 -- All positions of a job's run. $1 job, $2 run.
-SELECT topic, partition, next_offset, end_offset, epoch, topic_id, owner, moved_at
+SELECT topic, partition, epoch, next_offset, end_offset, topic_id
 FROM tidegate.position
 WHERE job = $1 AND run = $2
 ORDER BY topic, partition;
@@ -42,7 +42,7 @@ SELECT pg_terminate_backend(pid) FROM unnest(pg_blocking_pids($1)) AS b (pid);
 
 -- name: unfinished_backfill
 -- The job's backfill that has not ended, if any. $1 job.
-SELECT id, source, holder, records, greatest(extract(epoch FROM lease_until - now()), 0)::float8 AS lease_seconds
+SELECT id, source, holder, greatest(extract(epoch FROM lease_until - now()), 0)::float8 AS lease_seconds
 FROM tidegate.backfill
 WHERE job = $1 AND state = 'running';
 

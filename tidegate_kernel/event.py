@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Generic, NamedTuple, NewType, Protocol, TypeVar
-from uuid import UUID
 
 import msgspec
 
@@ -100,10 +99,3 @@ class Fence(NamedTuple):
     partition: int
     epoch: int
     next_offset: int
-
-
-class TopicIdentity(NamedTuple):
-    """A topic by name and by Kafka's own id: a re-created topic has another id."""
-
-    name: str
-    id: UUID

@@ -80,18 +80,6 @@ class MovableClock:
         await asyncio.sleep(0)
 
 
-class EndlessSleep(MovableClock):
-    """Whoever sleeps is only woken by somebody else."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.is_asleep = asyncio.Event()
-
-    async def sleep(self, seconds: float) -> None:
-        self.is_asleep.set()
-        await asyncio.Event().wait()
-
-
 @pytest.fixture
 async def pool(database: str) -> AsyncIterator[Pool]:
     async with open_pool(database, size=4) as pool:
@@ -353,20 +341,6 @@ async def test_a_running_relay_survives_an_outage_of_postgres(pool: Pool, databa
     assert log.values() == [b"1"]
     assert silent == []
     assert [entry["event"] for entry in entries] == [logs.OUTBOX_INTERRUPTED, logs.OUTBOX_RESUMED]
-
-
-async def test_waking_relays_at_once(pool: Pool) -> None:
-    """What a job publishes must not wait for the next look."""
-    log, clock = Log(), EndlessSleep()
-    relay = OutboxRelay(pool, log, clock)
-    running = asyncio.create_task(relay.run())
-    await asyncio.wait_for(clock.is_asleep.wait(), 10)
-    await put(pool, record(b"1"))
-
-    relay.wake()
-
-    await eventually(lambda: log.values() == [b"1"])
-    running.cancel()
 
 
 async def test_an_idle_look_is_one_statement(database: str) -> None:

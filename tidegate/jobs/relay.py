@@ -75,18 +75,12 @@ class OutboxRelay:
         self._metrics = Metrics() if metrics is None else metrics
         self._measure_at = clock.monotonic()
         self._pauses: dict[str, _Pause] = {}
-        self._awake = asyncio.Event()
-
-    def wake(self) -> None:
-        """The next look at the outbox happens now: something was committed to it in this process."""
-        self._awake.set()
 
     async def run(self) -> None:
         """Relays until cancelled, through outages of Postgres and Kafka. Idle it asks once per `idle_delay`: with
         the pool's own reset, five short statements a second."""
         failures = 0
         while True:
-            self._awake.clear()
             try:
                 relayed = await self.relay_once()
                 await self._measure()
@@ -100,7 +94,7 @@ class OutboxRelay:
                 _log.info(logs.OUTBOX_RESUMED, failures=failures)
                 failures = 0
             if relayed == 0:
-                await self._idle()
+                await self._clock.sleep(self._idle_seconds)
 
     async def relay_once(self) -> int:
         """Returns how many records left the outbox: acknowledged by Kafka, or set aside for good.
@@ -171,18 +165,6 @@ class OutboxRelay:
         self._metrics.outbox_oldest.set(backlog.oldest_age_seconds)
         self._metrics.outbox_set_aside.set(backlog.set_aside)
         self._measure_at = self._clock.monotonic() + _MEASURE_EVERY_SECONDS
-
-    async def _idle(self) -> None:
-        """Returns after `idle_delay`, or at once when woken."""
-        waiting = [
-            asyncio.create_task(self._clock.sleep(self._idle_seconds), name="outbox-relay-idle"),
-            asyncio.create_task(self._awake.wait(), name="outbox-relay-woken"),
-        ]
-        try:
-            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in waiting:
-                task.cancel()
 
 
 def _pending(row: Any) -> Pending:

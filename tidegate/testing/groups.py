@@ -1,4 +1,4 @@
-"""Consumer groups of the in-memory Kafka: members, generations, who gets which partition."""
+"""Consumer groups of the in-memory Kafka: members, and who gets which partition."""
 
 from __future__ import annotations
 
@@ -32,7 +32,6 @@ class Group:
         self._partitions = partitions
         self._turn = asyncio.Lock()
         self.members: list[Member] = []
-        self.generation = 0
         self.committed: dict[TopicPartition, int] = {}
 
     async def join(self, member: Member) -> None:
@@ -48,10 +47,9 @@ class Group:
         return True
 
     async def rebalance(self) -> None:
-        """One round: all members are revoked and have answered, then each is assigned under a new generation."""
+        """One round: all members are revoked and have answered, then each gets its new share."""
         async with self._turn:
             await asyncio.gather(*(member.revoke() for member in list(self.members)))
-            self.generation += 1
             for member, share in zip(self.members, self._shares(), strict=True):
                 member.assign(share)
 

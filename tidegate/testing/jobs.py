@@ -66,7 +66,7 @@ class RunningJobs:
         for _, loop, _ in self._running:
             loop.stop()
         await asyncio.wait([task for *_, task in self._running])
-        await self._broker.settle()
+        await self._broker.rebalanced()
 
     def raise_if_failed(self) -> None:
         """Raises NotSettled for a job that ended with an error."""

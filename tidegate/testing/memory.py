@@ -1,8 +1,7 @@
 """Kafka in this process: the ports of `tidegate_kernel.source` without a server.
 
 Checked by the contract suite that also runs on the real client (`tests/contract/test_kafka_ports.py`). Beyond that it
-breaks on demand: failing fetches, records that no client can read, lost connections, retention, re-created topics,
-members that the group has given up without their knowing.
+breaks on demand: failing fetches, records that no client can read, lost connections, retention, re-created topics.
 """
 
 from __future__ import annotations
@@ -77,12 +76,6 @@ class MemoryBroker:
         self.delete_topic(name)
         return self.create_topic(name, partitions)
 
-    def add_partitions(self, name: str, partitions: int) -> None:
-        """The topic has `partitions` partitions; groups that read it rebalance."""
-        logs = self._topics[name].logs
-        logs += [Log(name, number) for number in range(len(logs), partitions)]
-        self._rebalance_readers_of(name)
-
     def topic_id(self, name: str) -> UUID:
         """The topic's id; all zeros where there is none."""
         topic = self._topics.get(name)
@@ -147,8 +140,9 @@ class MemoryBroker:
         missing = [topic for topic in topics if topic not in self._topics]
         if self._is_down or missing:
             raise Misconfigured(f"the broker is down or has no topic {missing}; create it with create_topic")
-        source = MemorySource(self, self.group(group), topics, on_assigned=on_assigned, on_revoked=on_revoked)
-        await source.rejoin()
+        members = self.group(group)
+        source = MemorySource(self, members, topics, on_assigned=on_assigned, on_revoked=on_revoked)
+        await members.join(source)
         try:
             yield source
         finally:
@@ -200,13 +194,7 @@ class MemoryBroker:
                 return failure
         return None
 
-    async def expire(self, source: MemorySource) -> None:
-        """The group gives the member up without its knowing: it still believes in its assignment, until `rejoin`."""
-        group = source.give_up()
-        if group is not None:
-            await group.rebalance()
-
-    async def settle(self) -> None:
+    async def rebalanced(self) -> None:
         """Every rebalance that leaving members or changed topics set off has come to its end."""
         while self._rebalances:
             await asyncio.wait(list(self._rebalances))

@@ -168,18 +168,6 @@ class MemorySource:
 
     # What broker and group call.
 
-    async def rejoin(self) -> None:
-        """The member is in its group and has a share; one that was given up lets go of its partitions first."""
-        if self._group is None:
-            return
-        if self._standings:
-            await self.revoke()
-        await self._group.join(self)
-
-    def give_up(self) -> Group | None:
-        """The group forgets the member, who hears nothing of it."""
-        return self._group if self._group is not None and self._group.leave(self) else None
-
     async def revoke(self) -> None:
         """Nothing is fetched until `assign`; the listener may still commit what it had finished."""
         self._is_rebalancing = True
