@@ -51,25 +51,13 @@ class Backfill:
         meter: Meter,
     ) -> None:
         self._source, self._pipeline, self._steward = source, pipeline, steward
-        self._settings, self._clock, self._meter = settings, clock, meter
+        self.settings, self.clock, self.meter = settings, clock, meter
         self._holdings = Holdings(settings.lanes)
         self._starts: dict[TopicPartition, int] = {}
         self._stopping = asyncio.Event()
         self._lost: TopicPartition | None = None
 
-    # What lanes need to know of the host that runs them.
-
-    @property
-    def settings(self) -> LaneSettings:
-        return self._settings
-
-    @property
-    def clock(self) -> Clock:
-        return self._clock
-
-    @property
-    def meter(self) -> Meter:
-        return self._meter
+    # What lanes ask and tell their host, beside settings, clock and meter.
 
     def is_stopping(self) -> bool:
         return self._stopping.is_set()
@@ -104,8 +92,8 @@ class Backfill:
         for partition in positions:
             await self._take(partition, survey)
         lanes = [
-            Lane(number, self._source, self._pipeline, self._steward, holdings=self._holdings, loop=self)
-            for number in range(self._settings.lanes)
+            Lane(number, self._source, self._pipeline, self._steward, holdings=self._holdings, host=self)
+            for number in range(self.settings.lanes)
         ]
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -131,7 +119,7 @@ class Backfill:
     async def _until_done_or_stopped(self) -> None:
         while not self._stopping.is_set() and not self._is_done():
             self._raise_if_blocked()
-            await self._clock.sleep(_LOOK_SECONDS)
+            await self.clock.sleep(_LOOK_SECONDS)
 
     def _is_done(self) -> bool:
         return all(held.is_finished for held in self._holdings.all())
@@ -148,13 +136,13 @@ class Backfill:
 
     async def _keep_lease(self, lease: BackfillLease, run: RunId) -> None:
         """Renews at a third of the lease; without a renewal the work stops before the lease can be another's."""
-        renewed = self._clock.monotonic()
+        renewed = self.clock.monotonic()
         while True:
-            await self._clock.sleep(LEASE_SECONDS / 3)
+            await self.clock.sleep(LEASE_SECONDS / 3)
             try:
                 await lease.renew(run)
-                renewed = self._clock.monotonic()
+                renewed = self.clock.monotonic()
             except Transient as error:
                 _log.warning(logs.LEASE_RENEWAL_FAILED, run=run, error=str(error))
-                if self._clock.monotonic() - renewed > LEASE_SECONDS * 0.8:
+                if self.clock.monotonic() - renewed > LEASE_SECONDS * 0.8:
                     raise LeaseLost(f"backfill {run}: its lease could not be renewed in time") from error

@@ -69,26 +69,26 @@ class Lane:
         steward: Steward,
         *,
         holdings: Holdings,
-        loop: LaneHost,
+        host: LaneHost,
     ) -> None:
         self.number = number
         self._source, self._pipeline, self._steward = source, pipeline, steward
-        self._holdings, self._loop = holdings, loop
-        self._fetching = Fetching(source, holdings, max_records=loop.settings.batch_size)
+        self._holdings, self._host = holdings, host
+        self._fetching = Fetching(source, holdings, max_records=host.settings.batch_size)
         self._failed_fetches = 0
         self._being_fetched: Mapping[TopicPartition, Holding] = {}
         self._fetch_ended = asyncio.Event()
-        self.last_beat = loop.clock.monotonic()
+        self.last_beat = host.clock.monotonic()
 
     async def run(self) -> None:
-        """Returns when the loop is stopping and the batch in hand has come to its end."""
-        while not self._loop.is_stopping():
-            self.last_beat = self._loop.clock.monotonic()
+        """Returns when the host is stopping and the batch in hand has come to its end."""
+        while not self._host.is_stopping():
+            self.last_beat = self._host.clock.monotonic()
             await self._retry_due()
             for held, found in await self._fetch():
-                if self._loop.is_stopping():
+                if self._host.is_stopping():
                     return
-                self.last_beat = self._loop.clock.monotonic()
+                self.last_beat = self._host.clock.monotonic()
                 await self._take_in(held, found)
 
     async def let_go(self, partition: TopicPartition) -> None:
@@ -107,7 +107,7 @@ class Lane:
             held.note_end(self._source)
         ready = [held for held in own if held.is_ready]
         if not ready:
-            await self._loop.clock.sleep(_NOTHING_OWNED_SECONDS)
+            await self._host.clock.sleep(_NOTHING_OWNED_SECONDS)
             return ()
         self._being_fetched = {held.partition: held for held in ready}
         try:
@@ -116,7 +116,7 @@ class Lane:
             self._end_fetch()
             self._failed_fetches += 1
             _log.warning(logs.FETCH_FAILED, error=str(error), failures=self._failed_fetches)
-            await self._loop.clock.sleep(self._loop.settings.retry.delay(self._failed_fetches, error))
+            await self._host.clock.sleep(self._host.settings.retry.delay(self._failed_fetches, error))
             return ()
         asked = self._end_fetch()
         self._failed_fetches = 0
@@ -133,7 +133,7 @@ class Lane:
         return asked
 
     def _note_caught_up(self, ready: Sequence[Holding], fetched: Mapping[TopicPartition, Found]) -> None:
-        now = self._loop.clock.now()
+        now = self._host.clock.now()
         for held in ready:
             if held.partition not in fetched and held.is_drained(self._source):
                 held.caught_up_at = now
@@ -143,7 +143,7 @@ class Lane:
 
         Left before them it would look, once retention has removed them, as if records had been lost.
         """
-        now, end = self._loop.clock.monotonic(), held.hidden_tail(self._source)
+        now, end = self._host.clock.monotonic(), held.hidden_tail(self._source)
         # Seen twice: what the client had still to tell of these offsets, the fetch in between would have raised.
         was_seen, held.tail_seen = end is not None and end == held.tail_seen, end
         if end is None or not was_seen or now < held.tail_due or not self._holdings.is_current(held):
@@ -177,14 +177,14 @@ class Lane:
         _log.error(logs.PARTITION_BLOCKED, topic=held.partition.topic, partition=held.partition.partition, why=why)
 
     async def _retry_due(self) -> None:
-        now = self._loop.clock.monotonic()
+        now = self._host.clock.monotonic()
         for held in self._holdings.of_lane(self.number):
             batch = held.waiting
-            if batch is not None and held.due <= now and not self._loop.is_stopping():
+            if batch is not None and held.due <= now and not self._host.is_stopping():
                 await self._work(held, batch)
 
     async def _work(self, held: Holding, batch: Batch) -> None:
-        started = self._loop.clock.monotonic()
+        started = self._host.clock.monotonic()
         held.begin(batch)
         try:
             self._settled(held, batch, await self._pipeline.handle(batch), started=started)
@@ -198,7 +198,7 @@ class Lane:
     def _settled(self, held: Holding, batch: Batch, outcome: Outcome, *, started: float) -> None:
         held.settle(batch)
         self._unpause(held)
-        self._loop.meter.settled(batch, outcome, seconds=self._loop.clock.monotonic() - started)
+        self._host.meter.settled(batch, outcome, seconds=self._host.clock.monotonic() - started)
 
     def _unpause(self, held: Holding) -> None:
         if held.waiting is not None and self._holdings.is_current(held):
@@ -210,10 +210,10 @@ class Lane:
         if not self._holdings.is_current(held):
             return  # revoked meanwhile: a pause would hit whoever owns it now, which may be this process again
         batch.attempts.tries += 1
-        delay = self._loop.settings.retry.delay(batch.attempts.tries, error)
-        held.waiting, held.due = batch, self._loop.clock.monotonic() + delay
+        delay = self._host.settings.retry.delay(batch.attempts.tries, error)
+        held.waiting, held.due = batch, self._host.clock.monotonic() + delay
         self._source.pause([held.partition])
-        self._loop.meter.held_back()
+        self._host.meter.held_back()
         _log.warning(
             logs.BATCH_HELD_BACK,
             topic=held.partition.topic,
@@ -232,7 +232,7 @@ class Lane:
             self._hold_back(held, batch, error)
             return
         if standing is Standing.COMMITTED:
-            self._settled(held, batch, Outcome(), started=self._loop.clock.monotonic())
+            self._settled(held, batch, Outcome(), started=self._host.clock.monotonic())
         elif standing is Standing.MOVED and position is not None:
             held.position = position
             self._unpause(held)
@@ -261,4 +261,4 @@ class Lane:
             # Kafka does not answer now. Giving up for good would leave an assigned partition that nobody reads; taking
             # it over from its owner, if it has one, costs only that owner a repeat.
             _log.warning(logs.COMMIT_FAILED, topic=held.partition.topic, error=str(error))
-        self._loop.note_lost(held.partition, is_assigned=is_assigned)
+        self._host.note_lost(held.partition, is_assigned=is_assigned)

@@ -42,7 +42,7 @@ class ConsumerLoop:
         self, join: Join, pipeline: Pipeline, steward: Steward, *, settings: LaneSettings, clock: Clock, meter: Meter
     ) -> None:
         self._join, self._pipeline, self._steward = join, pipeline, steward
-        self._settings, self._clock, self._meter = settings, clock, meter
+        self.settings, self.clock, self.meter = settings, clock, meter
         self._assigned: frozenset[TopicPartition] = frozenset()
         self._committed: dict[TopicPartition, int] = {}
         self._changed = asyncio.Event()
@@ -66,11 +66,11 @@ class ConsumerLoop:
         async with self._join(self._note_assigned, self._drain) as source:
             self.source = source
             self._note_assigned(source.assignment())
-            self._meter.watch(lambda: self.holdings.lags(source, self._clock.now()))
+            self.meter.watch(lambda: self.holdings.lags(source, self.clock.now()))
             try:
                 await self._run_joined(source)
             finally:
-                self._meter.unwatch()
+                self.meter.unwatch()
                 self.source = None
 
     async def _run_joined(self, source: RecordSource) -> None:
@@ -78,7 +78,7 @@ class ConsumerLoop:
             upkeep = [
                 tasks.create_task(self._keep_ownership(source), name="ownership"),
                 tasks.create_task(self._keep_committing(source), name="commits"),
-                tasks.create_task(watch_topics(source, self.holdings, self._clock), name="topic-watch"),
+                tasks.create_task(watch_topics(source, self.holdings, self.clock), name="topic-watch"),
             ]
             self._running = self._lanes(source)
             lanes = [tasks.create_task(lane.run(), name=f"lane-{lane.number}") for lane in self._running]
@@ -90,23 +90,11 @@ class ConsumerLoop:
 
     def _lanes(self, source: RecordSource) -> list[Lane]:
         return [
-            Lane(number, source, self._pipeline, self._steward, holdings=self.holdings, loop=self)
-            for number in range(self._settings.lanes)
+            Lane(number, source, self._pipeline, self._steward, holdings=self.holdings, host=self)
+            for number in range(self.settings.lanes)
         ]
 
-    # What lanes need to know of the loop that runs them.
-
-    @property
-    def settings(self) -> LaneSettings:
-        return self._settings
-
-    @property
-    def clock(self) -> Clock:
-        return self._clock
-
-    @property
-    def meter(self) -> Meter:
-        return self._meter
+    # What lanes ask and tell their host, beside settings, clock and meter.
 
     def is_stopping(self) -> bool:
         return self._stopping.is_set()
@@ -131,7 +119,7 @@ class ConsumerLoop:
         self._assigned -= revoked
         dropped = self.holdings.drop(revoked)
         try:
-            async with asyncio.timeout(self._settings.drain_timeout.total_seconds()):
+            async with asyncio.timeout(self.settings.drain_timeout.total_seconds()):
                 for held in dropped:
                     await held.idle.wait()
         except TimeoutError:
@@ -184,7 +172,7 @@ class ConsumerLoop:
 
     async def _keep_committing(self, source: RecordSource) -> None:
         while True:
-            await self._clock.sleep(_COMMIT_EVERY_SECONDS)
+            await self.clock.sleep(_COMMIT_EVERY_SECONDS)
             await self._commit(source, self.holdings.settled())
 
     async def _commit(self, source: RecordSource, settled: Mapping[TopicPartition, int]) -> None:
@@ -199,6 +187,6 @@ class ConsumerLoop:
 
     async def _finish(self, lanes: Sequence[asyncio.Task[None]]) -> None:
         """Batches in hand are settled within the drain time-out, or cut off and left for redelivery."""
-        _, unfinished = await asyncio.wait(lanes, timeout=self._settings.drain_timeout.total_seconds())
+        _, unfinished = await asyncio.wait(lanes, timeout=self.settings.drain_timeout.total_seconds())
         for lane in unfinished:
             lane.cancel()

@@ -59,7 +59,7 @@ class Positions:
                     connection.fetchrow(_QUERIES["take_over"], self._job, self._run, *partition, self._owner)
                 )
                 row = await self._impatiently(update, pid)
-        return None if row is None else Position(row["epoch"], row["next_offset"], row["topic_id"], row["end_offset"])
+        return None if row is None else _position(row)
 
     async def _impatiently(self, update: asyncio.Future[asyncpg.Record | None], pid: int) -> asyncpg.Record | None:
         try:
@@ -75,12 +75,7 @@ class Positions:
         with translated_errors("read positions"):
             async with self._pool.acquire(timeout=10) as connection:
                 rows = await connection.fetch(_QUERIES["read_positions"], self._job, self._run)
-        return {
-            TopicPartition(row["topic"], row["partition"]): Position(
-                row["epoch"], row["next_offset"], row["topic_id"], row["end_offset"]
-            )
-            for row in rows
-        }
+        return {TopicPartition(row["topic"], row["partition"]): _position(row) for row in rows}
 
     async def move(self, partition: TopicPartition, position: Position, *, next_offset: int) -> Position:
         """The owned position stands at `next_offset`; nothing lay in between. Raises StaleOwner, Transient."""
@@ -94,11 +89,15 @@ class Positions:
         with translated_errors(f"read position of {partition.topic}:{partition.partition}"):
             async with self._pool.acquire(timeout=10) as connection:
                 row = await connection.fetchrow(_QUERIES["read_position"], self._job, self._run, *partition)
-        return None if row is None else Position(row["epoch"], row["next_offset"], row["topic_id"], row["end_offset"])
+        return None if row is None else _position(row)
 
     def fence(self, partition: TopicPartition, position: Position) -> Fence:
         """What a settle of `partition` at `position` has to name."""
         return Fence(self._job, self._run, *partition, position.epoch, position.next_offset)
+
+
+def _position(row: asyncpg.Record) -> Position:
+    return Position(row["epoch"], row["next_offset"], row["topic_id"], row["end_offset"])
 
 
 async def write_positions(

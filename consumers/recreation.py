@@ -6,13 +6,12 @@ be passed over. So the broker is asked for the ids now and then, beside the comp
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Sequence
 from uuid import UUID
 
 import structlog
 
 from consumers.ownership import Holding, Holdings
+from consumers.steward import topic_ids
 from tidegate_kernel import logs
 from tidegate_kernel.clock import Clock
 from tidegate_kernel.errors import Transient
@@ -31,17 +30,13 @@ async def watch_topics(source: RecordSource, holdings: Holdings, clock: Clock) -
         await clock.sleep(LOOK_EVERY_SECONDS)
         held = [one for one in holdings.all() if one.blocked is None]
         try:
-            ids = await _ids(source, sorted({one.partition.topic for one in held}))
+            ids = await topic_ids(source, (one.partition.topic for one in held))
         except Transient:
             continue  # Kafka does not answer now: fetching tells that already
         for one in held:
             # Without an id: it is deleted and not there again, or the broker is too old to have ids.
             if ids[one.partition.topic] not in (_UNKNOWN, one.position.topic_id) and holdings.is_current(one):
                 _block(source, one)
-
-
-async def _ids(source: RecordSource, topics: Sequence[str]) -> dict[str, UUID]:
-    return dict(zip(topics, await asyncio.gather(*map(source.topic_id, topics)), strict=True))
 
 
 def _block(source: RecordSource, held: Holding) -> None:

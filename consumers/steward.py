@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from uuid import UUID
@@ -60,7 +60,9 @@ class Steward:
 
     async def survey(self, source: RecordSource, partitions: Sequence[TopicPartition]) -> Survey:
         """What Kafka says of `partitions` now, asked once for all of them. Raises Transient."""
-        ranges, ids = await asyncio.gather(source.ranges(partitions), _topic_ids(source, partitions))
+        ranges, ids = await asyncio.gather(
+            source.ranges(partitions), topic_ids(source, (partition.topic for partition in partitions))
+        )
         return Survey(ranges, ids)
 
     async def take(self, partition: TopicPartition, survey: Survey) -> Position:
@@ -96,6 +98,7 @@ class Steward:
         return self._positions.fence(partition, position)
 
 
-async def _topic_ids(source: RecordSource, partitions: Sequence[TopicPartition]) -> dict[str, UUID]:
-    topics = sorted({partition.topic for partition in partitions})
-    return dict(zip(topics, await asyncio.gather(*map(source.topic_id, topics)), strict=True))
+async def topic_ids(source: RecordSource, topics: Iterable[str]) -> dict[str, UUID]:
+    """Kafka's id of each topic now, all asked at once. Raises SourceFailure."""
+    distinct = sorted(set(topics))
+    return dict(zip(distinct, await asyncio.gather(*map(source.topic_id, distinct)), strict=True))

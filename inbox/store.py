@@ -53,7 +53,7 @@ async def register_job(connection: Connection, *, service: str, code: JobCode, c
     if row["claim_rule"] != claim_rule:
         raise Misconfigured(
             f"job {code!r}: its claims were made under the rule {row['claim_rule']!r}, now it declares {claim_rule!r}; "
-            "old claims would be forgotten: restore global_ids / event_time_is_immutable of its topics, "
+            "old claims would be forgotten: restore its global_ids and event_time_is_immutable, "
             "or give the job a new code"
         )
     return JobId(row["id"])
