@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import asyncpg
 
@@ -101,6 +101,14 @@ class Pipeline:
         return Outcome(failures=[failure])
 
 
+class _Handled(NamedTuple):
+    """What the handlers made of a batch's new events."""
+
+    fresh: Sequence[Arrival]
+    published: Sequence[Outgoing]
+    failed: Sequence[Failure]
+
+
 class CommandRoad:
     """One transaction for everything: the claim and the handler's own statements commit together or not at all."""
 
@@ -133,7 +141,7 @@ class CommandRoad:
             seen = await claim(connection, batch.fence, claims.keys, silence_limit=self._silence_limit)
             fresh = claims.fresh(seen)
             published = await self._dispatcher.dispatch(fresh, connection, prepared) if fresh else ()
-            return await self._close(connection, batch, decoded, claims, (fresh, published, ()))
+            return await self._settle(connection, batch, decoded, claims, _Handled(fresh, published, ()))
 
     async def _one_by_one(self, batch: Batch, decoded: Decoded, claims: BatchClaims) -> Outcome:
         isolation = Isolation(batch, claims.by_offset(), self._dispatcher, self._policy, self._probe)
@@ -142,17 +150,11 @@ class CommandRoad:
             seen = await claim(connection, batch.fence, claims.keys, silence_limit=self._silence_limit)
             fresh = claims.fresh(seen)
             await isolation.run(connection, fresh, prepared)
-            return await self._close(
-                connection, batch, decoded, claims, (fresh, isolation.published, isolation.failures)
-            )
+            handled = _Handled(fresh, isolation.published, isolation.failures)
+            return await self._settle(connection, batch, decoded, claims, handled)
 
-    async def _close(
-        self,
-        connection: Connection,
-        batch: Batch,
-        decoded: Decoded,
-        claims: BatchClaims,
-        handled: tuple[Sequence[Arrival], Sequence[Outgoing], Sequence[Failure]],
+    async def _settle(
+        self, connection: Connection, batch: Batch, decoded: Decoded, claims: BatchClaims, handled: _Handled
     ) -> Outcome:
         fresh, published, failed = handled
         failures = [*failed, *(failure_of_undecoded(batch, undecoded) for undecoded in decoded.failures)]
