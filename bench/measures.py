@@ -85,7 +85,7 @@ async def redelivery(stage: Stage, effort: Effort) -> Sequence[Line]:
     """Records below the position come again, as after a failed fetch; against the first pass."""
     topic = await stage.orders(BACKLOG)
     plans = {"first pass": _TIDEGATE, "redelivery": Plan(contestant="redelivery")}
-    found = await _interleaved(stage, effort.few, {n: p.on(topic, effort.events) for n, p in plans.items()})
+    found = await _interleaved(stage, effort.few, {n: p.on(topic, effort.events * 2 // 3) for n, p in plans.items()})
     rate = _rates(found)
     ratio = ratios(rate["redelivery"], rate["first pass"])
     return [*_rate_lines(found), Line("rate, redelivery / first pass", ratio, 1, at_least=3.5)]
