@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
-from collections.abc import Callable, Mapping
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
@@ -20,8 +18,8 @@ from consumers.positions import Position, Positions
 from tidegate.app import App
 from tidegate.assembly import Resources, assemble
 from tidegate.jobs.checkpoints import read_checkpoint
-from tidegate.jobs.declaration import Job, ProjectionJob
-from tidegate.worker import open_resources
+from tidegate.jobs.declaration import Job
+from tidegate.worker import is_set_within, open_resources, open_sink
 from tidegate_kernel import logs
 from tidegate_kernel.clock import SystemClock
 from tidegate_kernel.errors import AlreadyRunning, Misconfigured
@@ -33,6 +31,7 @@ from tidegate_kernel.source import RecordSource
 _log = structlog.get_logger(__name__)
 
 _WAIT_FOR_LEASE_SECONDS = 1.0
+_PROGRESS_EVERY_SECONDS = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +87,9 @@ async def run_backfill(
     async with AsyncExitStack() as opened:
         clock = SystemClock()
         resources = await opened.enter_async_context(open_resources(app, settings, jobs=1, clock=clock))
-        sink = None
-        if isinstance(job, ProjectionJob):
-            sink = await opened.enter_async_context(job.sink.open(settings))
-            await sink.check()
+        sink = await opened.enter_async_context(open_sink(job, settings))
         live = await assemble(app, job, resources, sink=sink)
-        lease = BackfillLease(resources.pool, job=live.id, holder=f"{socket.gethostname()}:{os.getpid()}")
+        lease = BackfillLease(resources.pool, job=live.id, holder=resources.owner)
         planned = await _start_or_resume(job, resources, lease, options, stop)
         if planned is None:
             raise AlreadyRunning(f"backfill of {code!r}: stopped while waiting for another process")
@@ -102,7 +98,8 @@ async def run_backfill(
         source = await opened.enter_async_context(open_reader(settings.kafka, positions))
         backfill = Backfill(source, parts.pipeline, parts.steward, settings=parts.lanes, clock=clock, meter=parts.meter)
         _log.info(logs.BACKFILL_STARTED, job=code, run=planned.run, source=options.start.spell())
-        is_done = await _run(backfill, positions, lease, planned.run, options, stop)
+        async with _watched(backfill, options.on_progress, stop):
+            is_done = await backfill.run(positions, lease, planned.run)
         tally = parts.meter.tally
         if is_done:
             await lease.finish(planned.run, state="done", records=tally.records, dead_letters=tally.dead_letters)
@@ -133,7 +130,7 @@ async def _start_or_resume(
             f"backfill {unfinished.run} of {job.code!r} is held by {unfinished.holder}; "
             f"its lease ends in {unfinished.lease_seconds:.0f} s unless it is renewed"
         )
-        if await _stopped_within(stop, _WAIT_FOR_LEASE_SECONDS):
+        if await is_set_within(_WAIT_FOR_LEASE_SECONDS, stop):
             return None
     starts, gaps = await _plan(job, resources, options)
     return _Planned(await lease.start(options.start.spell(), starts), was_resumed=False, gaps=gaps)
@@ -189,32 +186,20 @@ async def _wanted(
     return {}
 
 
-async def _run(
-    backfill: Backfill,
-    positions: Mapping[TopicPartition, Position],
-    lease: BackfillLease,
-    run: RunId,
-    options: BackfillOptions,
-    stop: asyncio.Event,
-) -> bool:
-    watcher = asyncio.create_task(_watch(backfill, options.on_progress, stop), name="backfill-progress")
+@asynccontextmanager
+async def _watched(
+    backfill: Backfill, on_progress: Callable[[Progress], None], stop: asyncio.Event
+) -> AsyncIterator[None]:
+    """Inside, progress is told and a stop passed on; the last word is told at the end."""
+    watcher = asyncio.create_task(_watch(backfill, on_progress, stop), name="backfill-progress")
     try:
-        return await backfill.run(positions, lease, run)
+        yield
     finally:
         watcher.cancel()
-        options.on_progress(backfill.progress())
+        on_progress(backfill.progress())
 
 
 async def _watch(backfill: Backfill, on_progress: Callable[[Progress], None], stop: asyncio.Event) -> None:
-    while not await _stopped_within(stop, 0.2):
+    while not await is_set_within(_PROGRESS_EVERY_SECONDS, stop):
         on_progress(backfill.progress())
     backfill.stop()
-
-
-async def _stopped_within(stop: asyncio.Event, seconds: float) -> bool:
-    try:
-        async with asyncio.timeout(seconds):
-            await stop.wait()
-    except TimeoutError:
-        return False
-    return True

@@ -19,6 +19,7 @@ import structlog
 from consumers.failure import RetryPolicy
 from consumers.loop import Join
 from inbox.days import attach_days
+from projections.sink import Sink
 from tidegate.app import App
 from tidegate.assembly import JobParts, Resources, assemble, live_loop
 from tidegate.console.http import serve
@@ -107,11 +108,19 @@ async def open_resources(app: App, settings: Settings, *, jobs: int, clock: Cloc
         yield Resources(settings, pool, clock, Metrics(), threads, owner, deps)
 
 
-async def _open_job(opened: AsyncExitStack, app: App, job: Job, resources: Resources) -> JobParts:
-    sink = None
-    if isinstance(job, ProjectionJob):
-        sink = await opened.enter_async_context(job.sink.open(resources.settings))
+@asynccontextmanager
+async def open_sink(job: Job, settings: Settings) -> AsyncIterator[Sink | None]:
+    """Yields the job's sink, found as it is declared; None for a job that has none. Raises Misconfigured, Transient."""
+    if not isinstance(job, ProjectionJob):
+        yield None
+        return
+    async with job.sink.open(settings) as sink:
         await sink.check()
+        yield sink
+
+
+async def _open_job(opened: AsyncExitStack, app: App, job: Job, resources: Resources) -> JobParts:
+    sink = await opened.enter_async_context(open_sink(job, resources.settings))
     try:
         return await assemble(app, job, resources, sink=sink)
     except Transient as error:
@@ -145,7 +154,7 @@ async def _supervise(parts: JobParts, join: Join, resources: Resources, vitals: 
             restarts += 1
             delay = _RESTART.delay(restarts, error)
             _log.error(logs.JOB_RESTARTED, job=code, restarts=restarts, wait_seconds=round(delay, 1), exc_info=error)
-            await _wait(stop, seconds=delay)
+            await is_set_within(delay, stop)
         finally:
             watcher.cancel()
             vitals.unwatch(code)
@@ -194,9 +203,11 @@ async def _when(event: asyncio.Event, action: Callable[[], None]) -> None:
     action()
 
 
-async def _wait(event: asyncio.Event, *, seconds: float) -> None:
+async def is_set_within(seconds: float, event: asyncio.Event) -> bool:
+    """Returns as soon as `event` is set, or False after `seconds`."""
     try:
         async with asyncio.timeout(seconds):
             await event.wait()
     except TimeoutError:
-        return
+        return False
+    return True

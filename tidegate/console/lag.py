@@ -19,7 +19,7 @@ _FETCH_SECONDS = 0.5
 _READ_SECONDS = 10.0
 
 
-class Standing(NamedTuple):
+class LivePosition(NamedTuple):
     """A row of the live positions."""
 
     next_offset: int
@@ -69,31 +69,31 @@ async def read_logs(reader: RecordSource, topics: Iterable[str]) -> dict[TopicPa
 
 async def partition_statuses(
     settings: KafkaSettings,
-    standings: Mapping[TopicPartition, Standing],
+    positions: Mapping[TopicPartition, LivePosition],
     logs: Mapping[TopicPartition, Log],
     clock: Clock,
 ) -> list[PartitionStatus]:
     """Returns the status of every partition that has a position or a log, in order."""
-    obstacles = {p: _obstacle(standings[p], logs.get(p)) for p in standings}
+    obstacles = {p: _obstacle(positions[p], logs.get(p)) for p in positions}
     unhandled = {
         p: first
         for p, log in logs.items()
-        if (first := _first_unhandled(standings.get(p), log)) < log.range.end and not _is_other_topic(obstacles.get(p))
+        if (first := _first_unhandled(positions.get(p), log)) < log.range.end and not _is_other_topic(obstacles.get(p))
     }
     written = await _written_at(settings, {p: (first, logs[p].range.end) for p, first in unhandled.items()}, clock)
     statuses = []
-    for partition in sorted(standings.keys() | logs.keys()):
-        standing, log = standings.get(partition), logs.get(partition)
+    for partition in sorted(positions.keys() | logs.keys()):
+        live, log = positions.get(partition), logs.get(partition)
         is_behind = partition in unhandled and written.get(partition) != _NOTHING_LEFT
         statuses.append(
             PartitionStatus(
                 *partition,
-                position=None if standing is None else standing.next_offset,
+                position=None if live is None else live.next_offset,
                 end=None if log is None else log.range.end,
                 records_behind=log.range.end - unhandled[partition] if is_behind and log is not None else 0,
                 seconds_behind=_age(written.get(partition), clock) if is_behind else 0.0,
-                owner=None if standing is None else standing.owner,
-                moved_at=None if standing is None else standing.moved_at,
+                owner=None if live is None else live.owner,
+                moved_at=None if live is None else live.moved_at,
                 obstacle=obstacles.get(partition),
             )
         )
@@ -106,18 +106,18 @@ _NOTHING_LEFT = -1
 _RECREATED = "re-created"
 
 
-def _first_unhandled(standing: Standing | None, log: Log) -> int:
+def _first_unhandled(live: LivePosition | None, log: Log) -> int:
     """What retention removed is not waited for any more: it is the obstacle's matter, not the lag's."""
-    return log.range.start if standing is None else max(log.range.start, standing.next_offset)
+    return log.range.start if live is None else max(log.range.start, live.next_offset)
 
 
-def _obstacle(standing: Standing, log: Log | None) -> str | None:
+def _obstacle(live: LivePosition, log: Log | None) -> str | None:
     if log is None:
         return "the topic or partition does not exist"
-    if standing.topic_id != log.topic_id or standing.next_offset > log.range.end:
-        return f"{_RECREATED}: offset {standing.next_offset} was reached in another topic of this name"
-    if standing.next_offset < log.range.start:
-        return f"gap: retention removed offsets {standing.next_offset} to {log.range.start - 1}"
+    if live.topic_id != log.topic_id or live.next_offset > log.range.end:
+        return f"{_RECREATED}: offset {live.next_offset} was reached in another topic of this name"
+    if live.next_offset < log.range.start:
+        return f"gap: retention removed offsets {live.next_offset} to {log.range.start - 1}"
     return None
 
 

@@ -8,7 +8,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from tidegate.app import App
-from tidegate.console.lag import Log, PartitionStatus, Standing, partition_statuses, read_logs
+from tidegate.console.lag import LivePosition, Log, PartitionStatus, partition_statuses, read_logs
 from tidegate.jobs.declaration import Job, ProjectionJob
 from tidegate.jobs.relay import Backlog
 from tidegate_kernel.clock import Clock
@@ -78,39 +78,45 @@ async def read_status(app: App, settings: Settings, clock: Clock) -> ServiceStat
         async with connect(settings.postgres_dsn.get_secret_value()) as connection:
             with translated_errors("read status"):
                 # Positions first: an end read later can only be further on, so no lag is negative.
-                standings = {job.code: await _standings(connection, app.service, job) for job in app.jobs}
+                positions = {job.code: await _live_positions(connection, app.service, job) for job in app.jobs}
                 letters = await _letters(connection, app.service)
                 outbox = await _outbox(connection)
         async with open_reader(settings.kafka) as reader:
             logs = await read_logs(reader, app.topics)
         jobs = [
-            await _job(settings, job, standings[job.code], letters.get(job.code, {}), logs, clock) for job in app.jobs
+            _job(job, await _partitions(settings, job, positions[job.code], logs, clock), letters.get(job.code, {}))
+            for job in app.jobs
         ]
     except Transient as error:
         raise Misconfigured(f"the status cannot be read: {error}") from error
     return ServiceStatus(app.service, clock.now(), jobs, outbox)
 
 
-async def _job(
-    settings: Settings,
-    job: Job,
-    standings: Mapping[TopicPartition, Standing],
-    letters: Mapping[str, int],
-    logs: Mapping[TopicPartition, Log],
-    clock: Clock,
-) -> JobStatus:
-    names = {topic.name for topic in job.topics}
-    own_logs = {partition: log for partition, log in logs.items() if partition.topic in names}
-    own = {partition: standing for partition, standing in standings.items() if partition.topic in names}
-    partitions = await partition_statuses(settings.kafka, own, own_logs, clock)
+def _job(job: Job, partitions: Sequence[PartitionStatus], letters: Mapping[str, int]) -> JobStatus:
     sla = job.freshness_sla.total_seconds() if isinstance(job, ProjectionJob) else None
     return JobStatus(job.code, type(job).__name__, sla, partitions, letters)
 
 
-async def _standings(connection: Connection, service: str, job: Job) -> dict[TopicPartition, Standing]:
+async def _partitions(
+    settings: Settings,
+    job: Job,
+    positions: Mapping[TopicPartition, LivePosition],
+    logs: Mapping[TopicPartition, Log],
+    clock: Clock,
+) -> list[PartitionStatus]:
+    """Of the topics that the job reads today: a position in one that it no longer reads is no lag."""
+    names = {topic.name for topic in job.topics}
+    own_logs = {partition: log for partition, log in logs.items() if partition.topic in names}
+    own = {partition: live for partition, live in positions.items() if partition.topic in names}
+    return await partition_statuses(settings.kafka, own, own_logs, clock)
+
+
+async def _live_positions(connection: Connection, service: str, job: Job) -> dict[TopicPartition, LivePosition]:
     rows = await connection.fetch(_JOB_QUERIES["live_positions"], service, job.code)
     return {
-        TopicPartition(r["topic"], r["partition"]): Standing(r["next_offset"], r["topic_id"], r["owner"], r["moved_at"])
+        TopicPartition(r["topic"], r["partition"]): LivePosition(
+            r["next_offset"], r["topic_id"], r["owner"], r["moved_at"]
+        )
         for r in rows
     }
 
