@@ -87,7 +87,7 @@ class ClickHouse:
 
         connection = Connection(settings)
         try:
-            yield ClickHouseSink(self, connection)
+            yield ClickHouseSink(self.versioned_table, self.rows, connection)
         finally:
             await connection.close()
 

@@ -8,8 +8,9 @@ from typing import Any
 from clickhouse_connect.datatypes.registry import get_from_name
 from clickhouse_connect.driver.insert import InsertContext
 
-from projections.clickhouse import ClickHouse
 from projections.clickhouse_connection import Connection, RowsRefused, TooManyPartitions, translated_errors
+from projections.clickhouse_rows import RowEncoder
+from projections.clickhouse_table import VersionedTable
 from projections.sink import Applied, Refusal
 from projections.writes import Upsert, Write
 from tidegate_kernel.errors import Misconfigured, Reason, Transient
@@ -38,10 +39,8 @@ class _Block(InsertContext):
 class ClickHouseSink:
     """The open sink; see `projections.sink.Sink`."""
 
-    def __init__(self, declared: ClickHouse, connection: Connection) -> None:
-        self._connection = connection
-        self._table = declared.versioned_table
-        self._rows = declared.rows
+    def __init__(self, table: VersionedTable, rows: RowEncoder, connection: Connection) -> None:
+        self._table, self._rows, self._connection = table, rows, connection
         self._names = list(self._table.all_columns)
         self._types = [get_from_name(type_name) for type_name in self._table.all_columns.values()]
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import io
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 from elastic_transport import AiohttpHttpNode
 from elasticsearch import ApiError, AsyncElasticsearch, TransportError
 
 from projections.documents import DELETED
-from projections.elasticsearch import Elasticsearch
 from projections.elasticsearch_answers import BulkSerializer
 from projections.elasticsearch_bulk import Answer, BulkWriter
 from projections.elasticsearch_lines import bulk_lines
@@ -71,10 +70,29 @@ class _StreamingNode(AiohttpHttpNode):
         """Nothing: the client would decode every body, payload included, as soon as anything handles logs."""
 
 
+class DeclaredIndex(Protocol):
+    """What the sink has to know of its index; `projections.elasticsearch.Elasticsearch` says it."""
+
+    @property
+    def index(self) -> str: ...
+    @property
+    def physical(self) -> str: ...
+    @property
+    def write_alias(self) -> str: ...
+    @property
+    def all_mappings(self) -> dict[str, Any]: ...
+    @property
+    def settings(self) -> Mapping[str, Any] | None: ...
+    @property
+    def max_document_bytes(self) -> int: ...
+    @property
+    def max_request_bytes(self) -> int: ...
+
+
 class ElasticsearchSink:
     """The open sink; see `projections.sink.Sink`."""
 
-    def __init__(self, declared: Elasticsearch, client: AsyncElasticsearch, clock: Clock | None = None) -> None:
+    def __init__(self, declared: DeclaredIndex, client: AsyncElasticsearch, clock: Clock | None = None) -> None:
         self._declared = declared
         self._client = client
         self._bulk_path = f"/{declared.write_alias}/_bulk?{_BULK_QUERY}"

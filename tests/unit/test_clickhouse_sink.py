@@ -71,7 +71,7 @@ def rows(sink: ClickHouseSink, count: int) -> list[Any]:
 async def test_a_batch_is_one_insert() -> None:
     """Each insert is a part on disk, and parts must be few."""
     client = Client(refusing())
-    sink = Sink(ORDERS, Played(client))
+    sink = Sink(ORDERS.versioned_table, ORDERS.rows, Played(client))
 
     await sink.apply(rows(sink, 10_000))
 
@@ -81,7 +81,7 @@ async def test_a_batch_is_one_insert() -> None:
 async def test_refused_rows_are_found_by_halving() -> None:
     """G6: k bad rows of n cost O(k log n) inserts, and the others are in."""
     client = Client(refusing(37, 600))
-    sink = Sink(ORDERS, Played(client))
+    sink = Sink(ORDERS.versioned_table, ORDERS.rows, Played(client))
 
     applied = await sink.apply(rows(sink, 1024))
 
@@ -101,7 +101,7 @@ async def test_table_that_was_altered_refuses_no_rows() -> None:
         async def check(self) -> None:
             raise Misconfigured("column 'cents' is String")
 
-    sink = Altered(ORDERS, Played(Client(refusing(*range(8), code=53))))
+    sink = Altered(ORDERS.versioned_table, ORDERS.rows, Played(Client(refusing(*range(8), code=53))))
 
     with pytest.raises(Misconfigured, match="cents"):
         await sink.apply(rows(sink, 8))
@@ -111,7 +111,7 @@ async def test_too_many_table_partitions_are_halved() -> None:
     """Case 101: a backfill over years would be refused for ever, with a code that also means 'later'."""
     message = "Too many partitions for single INSERT block (more than 100)"
     client = Client(lambda cents: DatabaseError(message, code=252, name="TOO_MANY_PARTS") if len(cents) > 3 else None)
-    sink = Sink(ORDERS, Played(client))
+    sink = Sink(ORDERS.versioned_table, ORDERS.rows, Played(client))
 
     applied = await sink.apply(rows(sink, 8))
 
@@ -143,7 +143,7 @@ async def test_too_many_table_partitions_are_halved() -> None:
 )
 async def test_error_is_what_the_caller_does_next(error: Exception, expected: type[TidegateError]) -> None:
     """G5: an outage pauses, a wrong password stops, and neither makes a dead letter."""
-    sink = Sink(ORDERS, Played(Client(failing(error))))
+    sink = Sink(ORDERS.versioned_table, ORDERS.rows, Played(Client(failing(error))))
 
     with pytest.raises(expected, match="'orders'") as caught:
         await sink.apply(rows(sink, 3))
@@ -153,7 +153,9 @@ async def test_error_is_what_the_caller_does_next(error: Exception, expected: ty
 
 async def test_missing_table_names_the_remedy() -> None:
     """The table may have been dropped, or the release not been migrated."""
-    sink = Sink(ORDERS, Played(Client(failing(DatabaseError("x", code=60, name="UNKNOWN_TABLE")))))
+    sink = Sink(
+        ORDERS.versioned_table, ORDERS.rows, Played(Client(failing(DatabaseError("x", code=60, name="UNKNOWN_TABLE"))))
+    )
 
     with pytest.raises(Transient, match=r"UNKNOWN_TABLE \(60\); run 'tidegate migrate'"):
         await sink.apply(rows(sink, 1))
@@ -164,7 +166,7 @@ async def test_missing_table_names_the_remedy() -> None:
 )
 async def test_error_about_a_row_is_a_refusal(error: Exception) -> None:
     """Encoded and still refused: a dead letter, never a batch that fails for ever."""
-    sink = Sink(ORDERS, Played(Client(failing(error))))
+    sink = Sink(ORDERS.versioned_table, ORDERS.rows, Played(Client(failing(error))))
 
     applied = await sink.apply(rows(sink, 1))
 
