@@ -18,9 +18,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "measures",
         nargs="*",
-        choices=[*MEASURES, []],
         metavar="MEASURE",
-        help="what to measure; everything if not named",
+        help=f"{', '.join(MEASURES)}; if none is named: {', '.join(PROMISED)}",
     )
     parser.add_argument("--only", choices=list(MEASURES), action="append", default=[], help="as naming the measure")
     parser.add_argument("--rounds", type=int, default=5, help="interleaved rounds of each comparison")
@@ -29,7 +28,10 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--keep-topics", action="store_true", help="leave the filled topics for another benchmark today"
     )
-    return parser.parse_args()
+    given = parser.parse_args()
+    if unknown := [name for name in given.measures if name not in MEASURES]:
+        parser.error(f"no measure is called {unknown[0]!r}; there are {', '.join(MEASURES)}")
+    return given
 
 
 async def _measure(given: argparse.Namespace) -> dict[str, list[Line]]:

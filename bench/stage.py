@@ -43,7 +43,9 @@ class Stage:
             async with self._databases.open():
                 yield
         finally:
-            await delete_topics(self.settings.kafka, self._dead + ([] if self._keeps_topics else self._filled))
+            made = self._dead if self._keeps_topics else self._dead + self._filled
+            # Each once: the broker refuses a name that a request repeats.
+            await delete_topics(self.settings.kafka, list(dict.fromkeys(made)))
 
     async def orders(self, count: int) -> str:
         """Returns the name of a topic with `count` orders."""
