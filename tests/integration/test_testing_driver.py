@@ -326,6 +326,14 @@ async def test_a_pool_tells_where_its_database_is(tidegate_postgres: str, migrat
         assert await pool.fetchval("SELECT cents FROM ledger") == 1
 
 
+async def test_a_deadline_may_be_longer_than_a_rebalance(tidegate_postgres: str, migrations: Path) -> None:  # noqa: F811
+    """Whoever steps through a handler with a debugger wants an hour; no group of Kafka's waits for it."""
+    async with testing.run(shop(migrations), db=tidegate_postgres, deps=Shop(), deadline=timedelta(hours=1)) as driver:
+        await driver.send("shop.orders", OrderPlaced(order_id="o1", customer_id="c1", cents=1), key="o1")
+
+        assert await ledger(driver) == {"c1": (1, 1)}
+
+
 async def test_a_database_without_our_tables_gets_them(empty_database: str, migrations: Path) -> None:
     """The first test of an application needs no set-up but a database."""
     async with testing.run(shop(migrations), db=empty_database, deps=Shop()) as driver:

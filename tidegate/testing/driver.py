@@ -197,7 +197,8 @@ async def run(
     the app's lifespan would yield. Sinks are in memory too unless `real_sinks`. A record that is not settled within
     `deadline` raises NotSettled; so does leaving the block when a job had ended with an error.
     """
-    settings = read_settings(postgres_dsn=SecretStr(_dsn(db)), drain_timeout=deadline)
+    # Without the check against Kafka's rebalance time-out: no group of Kafka's waits here.
+    settings = read_settings(postgres_dsn=SecretStr(_dsn(db))).model_copy(update={"drain_timeout": deadline})
     broker = MemoryBroker(clock, creates_topics=True)
     for topic in app.topics:
         broker.create_topic(topic, _PARTITIONS)
