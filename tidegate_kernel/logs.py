@@ -10,6 +10,7 @@ import structlog
 
 WORKER_STARTED = "worker.started"
 STOP_ASKED = "process.stop_asked"
+STOP_CUT_SHORT = "process.stop_cut_short"
 WORKER_STOPPED = "worker.stopped"
 JOB_RESTARTED = "job.restarted"
 PARTITION_OWNED = "partition.owned"

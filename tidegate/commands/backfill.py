@@ -53,7 +53,11 @@ def backfill(
         raise Misconfigured(f"--backfill takes one job at a time, not {len(codes)}")
     with _shown_progress() as show:
         options = BackfillOptions(start, accept_gap, abandon, on_progress=show, on_wait=say)
-        report = run_until_signal(lambda stop: run_backfill(app, settings, codes[0], options, stop=stop))
+        report = run_until_signal(
+            lambda stop: run_backfill(app, settings, codes[0], options, stop=stop),
+            drain=settings.drain_timeout,
+            late_code=1,
+        )
     if as_json:
         print_json({**asdict(report), "progress": report.progress._asdict()})
     else:

@@ -67,7 +67,7 @@ def run_command(
     if start is not None:
         backfill(loaded, settings, codes, start, accept_gap=accept_gap, abandon=abandon, as_json=as_json)
         return
-    run_until_signal(lambda stop: _run(loaded, settings, codes, stop, check=check))
+    run_until_signal(lambda stop: _run(loaded, settings, codes, stop, check=check), drain=settings.drain_timeout)
     if check:
         say(f"everything {', '.join(codes)} need is there")
 

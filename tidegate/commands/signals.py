@@ -1,11 +1,13 @@
-"""SIGTERM and Ctrl-C: the first asks for an orderly end, the second ends at once."""
+"""SIGTERM and Ctrl-C: the first asks for an orderly end, the second ends at once, and neither waits for ever."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import signal
+import threading
 from collections.abc import Callable, Coroutine
+from datetime import timedelta
 from typing import Any, TypeVar
 
 import structlog
@@ -18,26 +20,44 @@ T = TypeVar("T")
 _log = structlog.get_logger(__name__)
 
 
-def run_until_signal(work: Callable[[asyncio.Event], Coroutine[Any, Any, T]]) -> T:
+# Beyond the drain: leaving the groups, the outbox's rest, closing connections. With the default drain it ends inside
+# the 30 s that Kubernetes waits before it kills.
+_CLOSING = timedelta(seconds=8)
+
+
+def run_until_signal(
+    work: Callable[[asyncio.Event], Coroutine[Any, Any, T]], *, drain: timedelta | None = None, late_code: int = 0
+) -> T:
     """Runs `work(stop)` to its end; a signal sets `stop`, after which work in hand is finished.
 
     A second signal ends the process on the spot with 128 + its number. Nothing is lost by that either: what has not
-    been settled is read again.
+    been settled is read again. So it is when `work` has not ended some seconds after `drain`, because a server does not
+    answer or a handler blocks: the process ends with `late_code`.
     """
 
     async def main() -> T:
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, _ask_to_stop, stop, number)
+            loop.add_signal_handler(number, _ask_to_stop, stop, number, drain, late_code)
         return await work(stop)
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(main())
 
 
-def _ask_to_stop(stop: asyncio.Event, number: signal.Signals) -> None:
+def _ask_to_stop(stop: asyncio.Event, number: signal.Signals, drain: timedelta | None, late_code: int) -> None:
     if stop.is_set():
         os._exit(128 + number)
     _log.info(logs.STOP_ASKED, signal=number.name, hint="work in hand is finished; once more ends at once")
+    if drain is not None:
+        # A thread: the event loop itself may be what hangs.
+        late = threading.Timer((drain + _CLOSING).total_seconds(), _end_late, [late_code])
+        late.daemon = True
+        late.start()
     stop.set()
+
+
+def _end_late(code: int) -> None:
+    _log.warning(logs.STOP_CUT_SHORT, hint="something did not answer; what was not settled is read again")
+    os._exit(code)
