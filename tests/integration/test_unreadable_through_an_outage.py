@@ -2,51 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from datetime import timedelta
-from functools import partial
 
-import msgspec
 import pytest
-from pydantic import SecretStr
 
-from tidegate import App, CloudEvents, ConsumerJob, Context, Event, Json, Topic, handle, on
-from tidegate.assembly import Resources, assemble, live_loop
-from tidegate.jobs.publishing import cloud_event
+from tests.integration.notes import make_loop, noted, noted_ids, running, stands_at
 from tidegate.testing.memory import MemoryBroker
-from tidegate_kernel.clock import SystemClock
 from tidegate_kernel.event import TopicPartition
-from tidegate_kernel.metrics import Metrics
 from tidegate_kernel.postgres import Pool
-from tidegate_kernel.settings import Settings
-from tidegate_kernel.source import Outgoing, UnreadableRecord
-
-_DEADLINE_SECONDS = 30.0
-
-
-class Noted(msgspec.Struct):
-    n: int
-
-
-@dataclass(frozen=True)
-class Note:
-    id: str
-
-
-def to_note(event: Event[Noted]) -> Note:
-    return Note(event.id)
-
-
-async def note(command: Note, ctx: Context[None]) -> None:
-    await ctx.db.execute("INSERT INTO effect (id) VALUES ($1)", command.id)
-
-
-def noted(topic: str, n: int) -> Outgoing:
-    record = cloud_event(topic, {"n": n}, attributes={"id": f"e{n}", "source": "tests", "type": "noted"})
-    return Outgoing(topic, record.value, record.key, record.headers, partition=0)
+from tidegate_kernel.source import UnreadableRecord
 
 
 @pytest.fixture
@@ -68,29 +32,17 @@ async def test_an_unreadable_record_becomes_a_dead_letter_also_at_the_second_try
     """G1: its first burial is rolled back by an outage. Tried again as an ordinary record it would be one without a
     value, which a ConsumerJob passes over: the position would move past it and nobody would ever know."""
     broker, topic = broker_with_a_bad_record
-    declared = Topic(topic, format=Json(), envelope=CloudEvents())
-    job = ConsumerJob(
-        code="notes", topics=[declared], unlisted="skip", runbook="-", events=[on("noted", Noted, to_note)]
-    )
-    app = App(service="unread", owner="tests", jobs=[job], handlers=[handle(Note, note)])
-    settings = Settings(postgres_dsn=SecretStr(database), drain_timeout=timedelta(seconds=5))
-    resources = Resources(settings, pool, SystemClock(), Metrics(), ThreadPoolExecutor(1), "worker")
-    parts = await assemble(app, job, resources, sink=None)
-    loop = live_loop(parts, partial(broker.join, "unread.notes", [topic]), SystemClock())
+    loop = await make_loop(pool, database, broker, topic)
     # As a demoted primary: the letter cannot be written (25006), while records that read nothing else go on.
     await pool.execute(_REFUSE_FIRST_LETTER)
 
-    task = asyncio.create_task(loop.run())
-    async with asyncio.timeout(_DEADLINE_SECONDS):
-        while await pool.fetchval("SELECT max(next_offset) FROM tidegate.position") != 3:
-            await asyncio.sleep(0.02)
-    loop.stop()
-    await task
+    async with running(loop):
+        await stands_at(pool, 3)
 
     assert await pool.fetchval("SELECT last_value FROM burials") == 2
     letters = await pool.fetch('SELECT "offset", reason FROM tidegate.dead_letter')
     assert [tuple(letter) for letter in letters] == [(1, "client_parse")]
-    assert [row["id"] for row in await pool.fetch("SELECT id FROM effect ORDER BY id")] == ["e0", "e2"]
+    assert await noted_ids(pool) == ["e0", "e2"]
 
 
 # A sequence is not rolled back: only the first burial meets the outage.
