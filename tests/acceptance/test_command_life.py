@@ -54,6 +54,7 @@ def test_migrate_is_checked_done_once_and_then_up_to_date(cli: Cli) -> None:
 
 
 def test_topics_are_created_once_with_their_partitions(cli: Cli) -> None:
+    """A release runs the command each time; a topic that is there keeps its records and its partitions."""
     prefix = cli.environment["SMALL_PREFIX"]
     created = cli.json("topics", "create", "--also", f"{prefix}.extra:4")
     assert [(each["name"], each["partitions"], each["is_new"]) for each in created] == [
@@ -79,12 +80,14 @@ def test_sent_event_is_applied_once_and_status_says_so(worker: Worker, ready_cli
 
 
 def test_endpoint_answers_while_the_worker_runs(worker: Worker) -> None:
+    """Kubernetes decides by these answers whether to send traffic or to kill."""
     with httpx.Client(base_url=f"http://127.0.0.1:{worker.port}", trust_env=False) as client:
         assert client.get("/livez").status_code == 200
         assert "tidegate_records_total" in client.get("/metrics").text
 
 
 def test_rejected_event_is_a_dead_letter_in_the_status(worker: Worker, ready_cli: Cli) -> None:
+    """A business no must show where the operator looks first."""
     _send(ready_cli, "p-negative", cents=-1)
     worker.wait_for("dead_letter.kept")
     assert _job(ready_cli, "ledger")["dead_letters"] == {"dead": 1}
@@ -106,6 +109,7 @@ def test_stopped_service_is_shown_late(ready_cli: Cli) -> None:
 
 
 def test_event_that_a_job_would_refuse_is_not_sent(ready_cli: Cli) -> None:
+    """A typing error found before Kafka has it is no dead letter."""
     topic = f"{ready_cli.environment['SMALL_PREFIX']}.payments"
     refused = ready_cli.run("send", topic, "--type", "payment.made", "--json", '{"payment": "secret-name"}')
     assert refused.returncode == 2
@@ -131,6 +135,7 @@ def test_checkpoint_is_made_listed_used_and_removed(ready_cli: Cli, rows: Rows) 
 
 
 def test_check_finds_everything_and_reads_nothing(ready_cli: Cli, rows: Rows) -> None:
+    """A deployment asks beforehand; asking must not take partitions from those that work."""
     before = rows("SELECT job, topic, partition, next_offset, epoch FROM tidegate.position ORDER BY 1, 2, 3")
     checked = ready_cli.run("run", "--all", "--check")
     assert checked.returncode == 0, checked.stderr

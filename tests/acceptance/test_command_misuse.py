@@ -43,6 +43,7 @@ def alone() -> Cli:
 
 
 def test_unreachable_postgres_is_named_without_its_password(alone: Cli) -> None:
+    """The message ends in logs that many may read."""
     message = _refusal(alone, "run", "--all")
     assert "postgres at 127.0.0.1:" in message
     assert "TIDEGATE_POSTGRES_DSN" in message
@@ -50,10 +51,12 @@ def test_unreachable_postgres_is_named_without_its_password(alone: Cli) -> None:
 
 
 def test_unreachable_kafka_is_named(alone: Cli) -> None:
+    """The address is the first thing to compare with what was meant."""
     assert "TIDEGATE_KAFKA_BOOTSTRAP" in _refusal(alone, "topics", "create")
 
 
 def test_option_that_does_not_exist_is_a_misuse(alone: Cli) -> None:
+    """Scripts tell their own mistakes (2) from failures (1) by the exit code."""
     done = alone.run("run", "--nope")
     assert done.returncode == 2
     assert "--nope" in done.stderr
@@ -72,6 +75,7 @@ def test_folder_that_shadows_us_is_named(alone: Cli, tmp_path: Path) -> None:
 
 
 def test_refused_credentials_are_named(cli: Cli) -> None:
+    """Not to be mistaken for an outage, which would be waited out."""
     dsn = cli.environment["TIDEGATE_POSTGRES_DSN"]
     wrong = f"postgresql://nobody:secret-word@{dsn.rpartition('@')[2]}"
     message = _refusal(cli, "run", "--all", TIDEGATE_POSTGRES_DSN=wrong)

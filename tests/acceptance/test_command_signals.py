@@ -30,6 +30,7 @@ run_until_signal(work)
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_first_signal_lets_work_in_hand_finish(number: signal.Signals) -> None:
+    """G10: what is in hand at a deployment is settled, not done twice."""
     with _started("finish") as process:
         _expect(process, "ready")
         process.send_signal(number)

@@ -61,6 +61,7 @@ def test_record_is_for_its_owner_only(tmp_path: Path, started: ProcessRecord) ->
 
 
 def test_end_stops_the_recorded_process(started: ProcessRecord) -> None:
+    """A server left behind keeps its port and its data's lock."""
     process.end(started, grace_seconds=5)
     assert not process.is_running(started)
 
@@ -94,12 +95,14 @@ def test_same_command_started_at_another_time_is_not_ours(started: ProcessRecord
 
 
 def test_same_start_with_another_command_is_not_ours(foreign: subprocess.Popen[bytes], started: ProcessRecord) -> None:
+    """Process ids come round: ending a stranger's process is worse than leaving one of ours."""
     start = psutil.Process(foreign.pid).create_time()
     process.end(replace(started, pid=foreign.pid, started_at=start), grace_seconds=1)
     assert foreign.poll() is None
 
 
 def test_a_command_that_does_not_exist_is_seen_as_not_running(tmp_path: Path) -> None:
+    """The start then says so at once, instead of asking a port until its deadline."""
     record = _start(tmp_path, ["/no/such/server"])
     while process.is_running(record):
         os.sched_yield()

@@ -20,6 +20,7 @@ LONG_AGO_MS = 852_076_800_000  # 1997-01-01
 
 
 def test_every_server_answers(stack: StackAddresses) -> None:
+    """All other tests on servers stand on this one."""
     found = Stack(default_folder()).status()
     assert [each.name for each in found if not each.is_answering] == []
 
@@ -43,6 +44,7 @@ async def test_kafka_keeps_records_of_past_decades(stack: StackAddresses, topic_
 
 
 async def test_kafka_commits_transactions(stack: StackAddresses, topic_prefix: str) -> None:
+    """Read committed means nothing on a broker whose transaction log cannot be written."""
     admin = AIOKafkaAdminClient(bootstrap_servers=stack.kafka_bootstrap)
     producer = AIOKafkaProducer(bootstrap_servers=stack.kafka_bootstrap, transactional_id=topic_prefix)
     consumer = AIOKafkaConsumer(
@@ -65,6 +67,7 @@ async def test_kafka_commits_transactions(stack: StackAddresses, topic_prefix: s
 
 
 async def test_postgres_is_durable_and_asks_for_the_password(stack: StackAddresses) -> None:
+    """Crash tests prove nothing where COMMIT does not wait for the disk."""
     connection = await asyncpg.connect(stack.postgres_dsn)
     try:
         assert await connection.fetchval("SHOW fsync") == "on"
@@ -81,6 +84,7 @@ async def test_postgres_is_durable_and_asks_for_the_password(stack: StackAddress
 
 
 async def test_database_has_the_schema_and_is_the_tests_own(database: str) -> None:
+    """Tests that share rows pass or fail by their order."""
     connection = await asyncpg.connect(database)
     try:
         found = await connection.fetchval("SELECT count(*) FROM pg_tables WHERE schemaname = 'tidegate'")

@@ -112,6 +112,7 @@ async def test_behind_shows_the_age_of_the_first_record_not_handled(bench: Bench
 
 
 async def test_behind_within_the_sla_is_ok(bench: Bench) -> None:
+    """An alert for what readers were promised anyway would be ignored the next time."""
     await bench.write(1, age=timedelta(seconds=2))
     await bench.stand_at(0)
     job = await bench.job()
@@ -146,6 +147,7 @@ async def test_job_that_never_started_is_behind_from_the_log_s_start(bench: Benc
 
 
 async def test_empty_topic_of_a_job_that_never_started_is_ok(bench: Bench) -> None:
+    """A new service is not late before its first event."""
     job = await bench.job()
     assert (job.records_behind, job.seconds_behind, job.verdict) == (0, 0.0, Verdict.OK)
 

@@ -47,6 +47,7 @@ async def client(health: _Told) -> AsyncIterator[httpx.AsyncClient]:
 
 
 async def test_metrics_are_plain_text_unless_openmetrics_is_asked_for(client: httpx.AsyncClient) -> None:
+    """Prometheus takes either, by its header; people and curl read the first."""
     plain = await client.get("/metrics")
     assert plain.headers["content-type"].startswith("text/plain")
     assert 'tidegate_records_total{job="ledger",topic="orders"} 7.0' in plain.text
@@ -56,6 +57,7 @@ async def test_metrics_are_plain_text_unless_openmetrics_is_asked_for(client: ht
 
 
 async def test_probes_answer_200_while_nothing_is_wrong(client: httpx.AsyncClient) -> None:
+    """A probe that fails for nothing gets a healthy worker killed."""
     for path in ("/livez", "/readyz"):
         answer = await client.get(path)
         assert (answer.status_code, answer.json()) == (200, {"ok": True, "problems": []})
@@ -70,6 +72,7 @@ async def test_unready_worker_is_not_restarted(client: httpx.AsyncClient, health
 
 
 async def test_hanging_worker_is_not_live(client: httpx.AsyncClient, health: _Told) -> None:
+    """Nothing else would end it: its partitions stay assigned and nobody reads them."""
     health.dead = ["job 'ledger': a lane has been silent for 300 s"]
     answer = await client.get("/livez")
     assert (answer.status_code, answer.json()["problems"]) == (503, health.dead)
@@ -82,6 +85,7 @@ async def test_signals_stay_the_worker_s(client: httpx.AsyncClient) -> None:
 
 
 async def test_port_in_use_is_one_sentence_with_the_remedy(health: _Told) -> None:
+    """Two workers on one machine are the first thing that everybody tries."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -92,6 +96,7 @@ async def test_port_in_use_is_one_sentence_with_the_remedy(health: _Told) -> Non
 
 
 async def test_unknown_host_is_one_sentence(health: _Told) -> None:
+    """A traceback does not say which setting is wrong."""
     with pytest.raises(Misconfigured, match="TIDEGATE_HTTP_HOST"):
         async with serve(Settings(http_host="198.51.100.7", http_port=0), metrics=Metrics(), health=health):
             pass

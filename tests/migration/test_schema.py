@@ -29,6 +29,7 @@ async def test_all_migrations_together_are_the_snapshot(empty_database: str) -> 
 
 
 async def test_second_migrate_changes_nothing(empty_database: str) -> None:
+    """Every release and every restart of its job runs the command."""
     assert await migrate(empty_database) == [revision.name for revision in known_revisions()]
     assert await migrate(empty_database) == []
 
@@ -40,6 +41,7 @@ async def test_migrates_at_once_do_the_work_once(empty_database: str) -> None:
 
 
 async def test_missing_tables_are_named_with_the_remedy(empty_database: str) -> None:
+    """A worker that is rolled out before the migration must say what was forgotten."""
     with pytest.raises(Misconfigured, match=r"has no Tidegate tables; run 'tidegate migrate'"):
         await require_schema(empty_database)
 
@@ -55,6 +57,7 @@ async def test_newer_schema_is_left_alone_and_usable(empty_database: str) -> Non
 
 
 async def test_role_without_the_right_to_create_is_told_which(empty_database: str) -> None:
+    """Whoever grants it is somebody else, and needs the very words."""
     async with connect(empty_database) as connection:
         role = f"{(await connection.fetchval('SELECT current_database()'))}_poor"
         await connection.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'poor'")
@@ -98,6 +101,7 @@ async def _apply(folder: Path, dsn: str, phase: Phase = Phase.ALL) -> list[str]:
 
 
 async def test_files_of_the_service_run_once_in_name_order(database: str, tmp_path: Path) -> None:
+    """A later file builds on the tables of an earlier one, and an INSERT must not happen twice."""
     (tmp_path / "2_more.sql").write_text("INSERT INTO ledger VALUES (1); INSERT INTO ledger VALUES (2);")
     (tmp_path / "1_ledger.sql").write_text("CREATE TABLE ledger (n integer);")
     assert await _apply(tmp_path, database) == ["1_ledger.sql", "2_more.sql"]
@@ -127,6 +131,7 @@ async def test_post_files_wait_for_the_post_phase(database: str, tmp_path: Path)
 
 
 async def test_failing_file_leaves_nothing_and_keeps_the_ones_before(database: str, tmp_path: Path) -> None:
+    """Half a migration is a state that no release was tested with."""
     (tmp_path / "1_ledger.sql").write_text("CREATE TABLE ledger (n integer);")
     (tmp_path / "2_bad.sql").write_text("CREATE TABLE half (n integer); SELECT nonsense;")
     with pytest.raises(Misconfigured, match=r"'2_bad.sql' of service 'shop' failed and was rolled back: .*nonsense"):
@@ -146,6 +151,7 @@ async def test_changed_file_is_refused(database: str, tmp_path: Path) -> None:
 
 
 async def test_missing_folder_is_named(database: str, tmp_path: Path) -> None:
+    """An image without the folder would otherwise run against tables that are not there."""
     with pytest.raises(Misconfigured, match=r"App.migrations of service 'shop': there is no folder"):
         await _apply(tmp_path / "nowhere", database)
 

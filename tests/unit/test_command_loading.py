@@ -32,11 +32,13 @@ def _refusal(reference: str | None) -> str:
 
 
 def test_app_in_the_working_directory_is_found(folder: Path) -> None:
+    """The console script does not look there by itself, and the README starts there."""
     (folder / "good_shop.py").write_text(_GOOD)
     assert load_app("good_shop:app").service == "shop"
 
 
 def test_app_in_a_package_is_found(folder: Path) -> None:
+    """Services are packages; this is how a deployment names its application."""
     (folder / "deep_shop").mkdir()
     (folder / "deep_shop" / "main.py").write_text(_GOOD)
     assert load_app("deep_shop.main:app").service == "shop"
@@ -44,6 +46,7 @@ def test_app_in_a_package_is_found(folder: Path) -> None:
 
 @pytest.mark.parametrize("reference", [None, ""])
 def test_missing_reference_names_both_ways_to_give_it(reference: str | None) -> None:
+    """The first command that anybody types lacks it."""
     message = _refusal(reference)
     assert "--app module:attribute" in message
     assert "TIDEGATE_APP" in message
@@ -51,6 +54,7 @@ def test_missing_reference_names_both_ways_to_give_it(reference: str | None) -> 
 
 @pytest.mark.parametrize("reference", ["shop", "shop:", ":app", "shop:a b"])
 def test_malformed_reference_shows_the_form(reference: str) -> None:
+    """An example is quicker than a grammar."""
     message = _refusal(reference)
     assert repr(reference) in message
     assert "module:attribute" in message
@@ -58,6 +62,7 @@ def test_malformed_reference_shows_the_form(reference: str) -> None:
 
 @pytest.mark.parametrize("module", ["no_such_shop", "no_such_shop.main"])
 def test_missing_module_is_named_with_the_place_looked_in(folder: Path, module: str) -> None:
+    """Most often the directory is the wrong one, not the name."""
     message = _refusal(f"{module}:app")
     assert f"no module {module!r}" in message or "no module 'no_such_shop'" in message
     assert str(folder) in message
@@ -72,21 +77,25 @@ def test_module_that_lacks_a_dependency_is_not_called_missing(folder: Path) -> N
 
 
 def test_missing_attribute_is_named(folder: Path) -> None:
+    """A module may hold several applications."""
     (folder / "bare_shop.py").write_text(_GOOD)
     assert "'bare_shop' has no attribute 'application'" in _refusal("bare_shop:application")
 
 
 def test_attribute_that_is_no_app_is_named_with_its_class(folder: Path) -> None:
+    """A function that makes the App looks like one in the command."""
     (folder / "dict_shop.py").write_text("app = {}\n")
     assert "of class 'dict'" in _refusal("dict_shop:app")
 
 
 def test_module_that_raises_is_named_with_file_and_line(folder: Path) -> None:
+    """It is the user's code; our own frames would only hide the place."""
     (folder / "angry_shop.py").write_text("def start():\n    return 1 / 0\n\n\nstart()\n")
     assert f"{folder / 'angry_shop.py'}:2: ZeroDivisionError: division by zero" in _refusal("angry_shop:app")
 
 
 def test_module_with_a_syntax_error_is_named_with_file_and_line(folder: Path) -> None:
+    """As above, while a file is being written under `tidegate dev`."""
     (folder / "broken_shop.py").write_text("x = 1\napp = (\n")
     assert f"{folder / 'broken_shop.py'}:2: SyntaxError" in _refusal("broken_shop:app")
 

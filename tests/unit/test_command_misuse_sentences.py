@@ -66,6 +66,7 @@ def _refusal(arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pyte
 def test_wrong_call_names_the_thing_and_the_remedy(
     arguments: list[str], words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Whoever typed it should know the next thing to type."""
     message = _refusal(arguments, monkeypatch, capsys)
     for word in words:
         assert word in message
@@ -74,6 +75,7 @@ def test_wrong_call_names_the_thing_and_the_remedy(
 def test_wrong_variable_is_named_without_its_value(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """The value may be a password that was put into the wrong variable."""
     monkeypatch.setenv("TIDEGATE_KAFKA_SECURITY_PROTOCOL", "secret-word")
     message = _refusal(["run", "--all"], monkeypatch, capsys)
     assert "TIDEGATE_KAFKA_SECURITY_PROTOCOL" in message
@@ -81,6 +83,7 @@ def test_wrong_variable_is_named_without_its_value(
 
 
 def test_debug_shows_where_it_was_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One line is too little for whoever looks for a defect of ours."""
     monkeypatch.setenv("TIDEGATE_DEBUG", "1")
     monkeypatch.setattr(sys, "argv", ["tidegate", "run", "leger"])
     with pytest.raises(ExceptionGroup) as raised:
@@ -92,6 +95,7 @@ def test_debug_shows_where_it_was_raised(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_help_ends_with_examples(
     command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """An example is copied; a list of options is not read."""
     monkeypatch.setattr(sys, "argv", ["tidegate", *command.split(), "--help"])
     with pytest.raises(SystemExit) as ended:
         run_command_line()

@@ -9,6 +9,7 @@ from tidegate_kernel.errors import Misconfigured
 
 
 def test_every_source_and_every_job_has_its_topic_once() -> None:
+    """A job whose topic is forgotten has nowhere to send its dead letters."""
     found = {topic.name: (topic.use, topic.partitions) for topic in planned(small.app, ["small.payments:9", "x"])}
     assert found == {
         "small.payments": (Use.SOURCE, 2),
@@ -27,5 +28,6 @@ def test_dead_letters_are_never_dropped_by_age() -> None:
 
 @pytest.mark.parametrize("text", ["", ":3", "x:0", "x:many", "x:-1"])
 def test_malformed_extra_topic_shows_the_form(text: str) -> None:
+    """An example is quicker than a grammar."""
     with pytest.raises(Misconfigured, match="NAME:PARTITIONS"):
         planned(small.app, [text])

@@ -30,12 +30,14 @@ def test_port_in_use_is_replaced(tmp_path: Path) -> None:
 
 
 def test_damaged_ports_file_is_replaced(tmp_path: Path) -> None:
+    """A full disk once must not keep the servers down for ever."""
     home = StackFolder(tmp_path).home(ServerName.KAFKA)
     (home.folder / "ports.json").write_text("{")
     assert len(home.ports(2)) == 2
 
 
 def test_env_file_reads_back_and_is_for_its_owner_only(tmp_path: Path) -> None:
+    """It holds a password, and every test reads it."""
     folder = StackFolder(tmp_path)
     folder.write_env(ADDRESSES)
     assert read_env(folder.env_file) == ADDRESSES
@@ -51,12 +53,14 @@ def test_env_file_without_addresses_is_removed(tmp_path: Path) -> None:
 
 
 def test_env_names_are_the_settings_that_tidegate_reads(tmp_path: Path) -> None:
+    """A name that differs would leave a worker with the default address, and silently."""
     names = [name.setting for name in ServerName]
     expected = ["KAFKA_BOOTSTRAP", "POSTGRES_DSN", "ELASTICSEARCH_URL", "CLICKHOUSE_URL"]
     assert names == [f"TIDEGATE_{name}" for name in expected]
 
 
 def test_addresses_of_absent_servers_are_empty() -> None:
+    """An address made up would be asked, and waited for."""
     found = StackAddresses.of(ADDRESSES)
     assert found == StackAddresses(kafka_bootstrap="127.0.0.1:1", postgres_dsn=ADDRESSES[ServerName.POSTGRES])
 
@@ -71,6 +75,7 @@ def test_only_the_last_user_is_alone(tmp_path: Path) -> None:
 
 
 def test_default_folder_lies_in_the_checkout(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Two checkouts on one machine must not share servers."""
     module = tmp_path / "tidegate" / "stack" / "state.py"
     module.parent.mkdir(parents=True)
     module.touch()
