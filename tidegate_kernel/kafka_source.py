@@ -212,6 +212,7 @@ def _ours(partitions: Iterable[Any]) -> frozenset[TopicPartition]:
 
 
 def client_partition(partition: TopicPartition) -> ClientPartition:
+    """`partition` in the client's own class."""
     return ClientPartition(partition.topic, partition.partition)
 
 

@@ -15,6 +15,8 @@ _FRONT = Path(__file__).with_name("clickhouse_front.py")
 
 
 class ClickHouse:
+    """`Server`: ClickHouse's engine in a process of its own, behind the HTTP front of `clickhouse_front`."""
+
     name = ServerName.CLICKHOUSE
     port_count = 1
     grace_seconds = 10.0

@@ -87,6 +87,8 @@ class Statement:
 
 @dataclass(frozen=True)
 class Result:
+    """What a statement returned: `body` in the ClickHouse format `format`, and the counts for the summary header."""
+
     body: bytes
     format: str
     summary: dict[str, str]

@@ -30,6 +30,8 @@ extended.plugins=
 
 
 class Elasticsearch:
+    """`Server`: one node of Elasticsearch, without security."""
+
     name = ServerName.ELASTICSEARCH
     port_count = 2
     grace_seconds = 10.0

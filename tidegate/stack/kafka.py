@@ -46,6 +46,8 @@ _BROKER = {
 
 
 class Kafka:
+    """`Server`: one broker that is its own controller (KRaft)."""
+
     name = ServerName.KAFKA
     port_count = 2
     grace_seconds = 10.0

@@ -5,6 +5,8 @@ from enum import StrEnum
 
 
 class ServerName(StrEnum):
+    """The servers of a stack."""
+
     KAFKA = "kafka"
     POSTGRES = "postgres"
     ELASTICSEARCH = "elasticsearch"

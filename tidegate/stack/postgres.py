@@ -30,6 +30,8 @@ _SETTINGS = {
 
 
 class Postgres:
+    """`Server`: Postgres with the durability of production."""
+
     name = ServerName.POSTGRES
     port_count = 1
     grace_seconds = 10.0

@@ -51,6 +51,8 @@ class Source(StrEnum):
 
 @dataclass(frozen=True)
 class ServerStatus:
+    """One server now. `pid` and `log` are those of a process of ours; `address` is empty where there is none."""
+
     name: ServerName
     source: Source
     address: str
