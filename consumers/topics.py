@@ -101,7 +101,8 @@ class Topic:
     """A Kafka topic as the service declares it.
 
     `tombstone` turns a record without a value into a `Delete` (or None to pass it over); only projections use it.
-    `partitions` is how many `tidegate topics create` makes.
+    `partitions` is how many `tidegate topics create` makes. `compacted`: Kafka keeps the last record of each key, so a
+    projection needs a `tombstone` function.
     """
 
     name: str

@@ -29,7 +29,7 @@ class ClickHouse:
     With a longer `order_by` the newest row per combination is kept, and a Delete is refused. Times are cut to the
     resolution of their column; everything else that a column cannot hold makes a dead letter.
     `partition_by` is an expression of ClickHouse; readers see one row per key also where its versions lie in several
-    partitions.
+    partitions. Raises Misconfigured for names and types that cannot be used.
     """
 
     table: str

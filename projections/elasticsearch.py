@@ -24,7 +24,8 @@ class Elasticsearch:
 
     `mappings` as Elasticsearch takes them, `{"properties": {…}}`; fields they do not name are refused
     (`dynamic: strict`) unless `dynamic` is declared. `settings` are the index's own, used when it is created. A
-    document of more than `max_document_bytes` is a dead letter; a request holds up to `max_request_bytes`.
+    document of more than `max_document_bytes` is a dead letter; a request holds up to `max_request_bytes`. Raises
+    Misconfigured for mappings that cannot be ours.
     """
 
     index: str

@@ -27,7 +27,7 @@ class App:
     """A service's jobs and handlers. Constructing it checks them all; raises Misconfigured naming job and field.
 
     `lifespan` opens what handlers need and yields it as `ctx.deps`. `migrations` is a folder of the service's own
-    `.sql` files, run in name order by `tidegate migrate`.
+    `.sql` files, run in name order by `tidegate migrate`. `version` is told with dead letters and traces.
     """
 
     service: str
