@@ -44,11 +44,11 @@ class Dependency:
 class _TopicJob:
     """What every job on Kafka topics declares. App checks it and raises Misconfigured.
 
-    `code` is stable: group, positions, claims and dead letters hang on it. `unlisted` says what happens to types no `on`
-    takes: "skip" (counted) or "dead_letter". `runbook`, `owner` (by default the App's) and `tier` are for people.
-    `batch_size` is in records; by default 500, for a projection what its sink likes. `global_ids`: event ids that are no
-    UUIDs are unique over all sources and scopes. `event_time_is_immutable`: every delivery of an event carries the same
-    time, so that its day can hold its claim.
+    `code` is stable: group, positions, claims and dead letters hang on it. `unlisted` says what happens to types that
+    no `on` takes: "skip" (counted) or "dead_letter". `runbook`, `owner` (by default the App's) and `tier` are for
+    people. `batch_size` is in records: 500, for a projection its sink's, unless given. `global_ids`: event ids that are
+    no UUIDs are unique over all sources and scopes. `event_time_is_immutable`: every delivery of an event carries the
+    same time, so that its day can hold its claim.
     """
 
     code: str
@@ -76,9 +76,9 @@ class _TopicJob:
 class ConsumerJob(_TopicJob):
     """Applies events once: each becomes a command whose handler commits together with the event's claim.
 
-    `code`, `topics`, `unlisted` ("skip" or "dead_letter", for types no `on` takes), `runbook` and the rest that jobs have
-    in common: see the base class. `handler_timeout` cuts a handler off; it must stay below `silence_limit`, after which
-    Postgres ends the transaction. `needs` names dependencies of the App.
+    `unlisted` says what happens to types no `on` takes: "skip" (counted) or "dead_letter". `_TopicJob` explains the
+    other fields that all jobs have. `handler_timeout` cuts a handler off; it must stay below `silence_limit`, after
+    which Postgres ends the transaction. `needs` names dependencies of the App.
     """
 
     events: Sequence[Route[Any]]
@@ -91,7 +91,7 @@ class ConsumerJob(_TopicJob):
 class ProjectionJob(_TopicJob):
     """Keeps a read model: each event becomes writes that carry their version, so repeats and late ones are harmless.
 
-    Its common fields are those of a ConsumerJob. `freshness_sla`: how far readers may be behind.
+    `_TopicJob` explains the fields that all jobs have. `freshness_sla`: how far readers may be behind.
     """
 
     events: Sequence[Route[Projected]]
