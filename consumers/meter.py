@@ -99,13 +99,13 @@ class Meter:
             job=self._job,
             topic=batch.fence.topic,
             partition=batch.fence.partition,
-            first=batch.fence.next_offset,
-            next=batch.next_offset,
+            first_offset=batch.fence.next_offset,
+            next_offset=batch.next_offset,
             applied=outcome.applied,
             duplicates=outcome.duplicates,
             skipped=outcome.skipped,
-            dead=len(outcome.failures),
-            ms=round(seconds * 1000, 1),
+            dead_letters=len(outcome.failures),
+            milliseconds=round(seconds * 1000, 1),
         )
 
     def _tell(self, failure: Failure) -> None:
