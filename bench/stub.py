@@ -64,6 +64,9 @@ class StubSink:
         self._stopwatch, self._delay = stopwatch, delay
         self._writer = BulkWriter(self.name, self.post, clock=SystemClock(), max_request_bytes=_MAX_REQUEST_BYTES)
 
+    def where(self, settings: Settings) -> str:  # noqa: ARG002  # part of the interface
+        return "the stub sink"
+
     @asynccontextmanager
     async def open(self, settings: Settings) -> AsyncIterator[StubSink]:  # noqa: ARG002  # part of the interface
         yield self

@@ -80,6 +80,9 @@ class ClickHouse:
             partition_by=self.partition_by,
         )
 
+    def where(self, settings: Settings) -> str:
+        return f"clickhouse at {settings.clickhouse_url} (TIDEGATE_CLICKHOUSE_URL)"
+
     @asynccontextmanager
     async def open(self, settings: Settings) -> AsyncIterator[ClickHouseSink]:
         from projections.clickhouse_connection import Connection

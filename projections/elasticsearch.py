@@ -65,6 +65,9 @@ class Elasticsearch:
         properties = {**self.mappings["properties"], DELETED: {"type": "boolean"}}
         return {"dynamic": "strict", **self.mappings, "properties": properties}
 
+    def where(self, settings: Settings) -> str:
+        return f"elasticsearch at {settings.elasticsearch_url} (TIDEGATE_ELASTICSEARCH_URL)"
+
     @asynccontextmanager
     async def open(self, settings: Settings) -> AsyncIterator[ElasticsearchSink]:
         # Not at import: who runs another job should not wait for this client.

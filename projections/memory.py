@@ -51,6 +51,9 @@ class MemorySink:
         self._is_prepared = False
         self._stored: dict[str, _Stored] = {}
 
+    def where(self, settings: Settings) -> str:  # noqa: ARG002  # part of the interface
+        return f"sink {self.name!r} of this process"
+
     @asynccontextmanager
     async def open(self, settings: Settings) -> AsyncIterator[MemorySink]:  # noqa: ARG002  # part of the interface
         yield self

@@ -68,5 +68,8 @@ class SinkDeclaration(Protocol):
     def batch_size(self) -> int:
         """Records a batch should hold for this store to be efficient."""
 
+    def where(self, settings: Settings) -> str:
+        """The store, its address and the setting that says it, for messages."""
+
     def open(self, settings: Settings) -> AbstractAsyncContextManager[Sink]:
         """Yields the sink. Raises Misconfigured if the settings cannot be used (no I/O before the first call)."""

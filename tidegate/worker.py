@@ -110,12 +110,18 @@ async def open_resources(app: App, settings: Settings, *, jobs: int, clock: Cloc
 
 @asynccontextmanager
 async def open_sink(job: Job, settings: Settings) -> AsyncIterator[Sink | None]:
-    """Yields the job's sink, found as it is declared; None for a job that has none. Raises Misconfigured, Transient."""
+    """Yields the job's sink, found as it is declared; None for a job that has none.
+
+    Raises Misconfigured where it is not, or cannot be asked.
+    """
     if not isinstance(job, ProjectionJob):
         yield None
         return
     async with job.sink.open(settings) as sink:
-        await sink.check()
+        try:
+            await sink.check()
+        except Transient as error:
+            raise Misconfigured(f"job {job.code!r}: {job.sink.where(settings)} cannot be used: {error}") from error
         yield sink
 
 

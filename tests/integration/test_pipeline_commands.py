@@ -445,18 +445,19 @@ async def test_published_event_commits_with_its_cause(make_road: MakeRoad, pool:
     assert [row["key"] for row in rows] == [b"e0", b"e2"]
 
 
-async def test_handler_may_not_end_the_transaction(make_road: MakeRoad, pool: Pool) -> None:
+@pytest.mark.parametrize("statement", ["commit", "SELECT 1; COMMIT", "/* now */ commit", "-- now\nROLLBACK", "\n; end"])
+async def test_handler_may_not_end_the_transaction(make_road: MakeRoad, pool: Pool, statement: str) -> None:
     """A handler that commits by hand would separate its effects from the claim: the statement is refused."""
 
     async def commit(command: Note, ctx: Context[None]) -> None:
         await note(command, ctx)
-        await ctx.db.execute("commit")
+        await ctx.db.execute(statement)
 
     road = await make_road(job(retry=RetryPolicy(unexpected_attempts=1)), [handle(Note, commit)])
     await settle(road, [record(0)])
 
     assert await effects(pool) == []
-    assert "COMMIT" in (await road.dead_letters())[0]["error_message"]
+    assert "must not run" in (await road.dead_letters())[0]["error_message"]
 
 
 async def _handle_partition(

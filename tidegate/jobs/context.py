@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
 from typing import Any, Generic, ParamSpec, TypeVar
 
 import asyncpg
@@ -21,6 +23,7 @@ DepsT = TypeVar("DepsT")
 P = ParamSpec("P")
 R = TypeVar("R")
 
+_COMMENT = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
 _REFUSED = frozenset({"COMMIT", "ROLLBACK", "BEGIN", "START", "END", "ABORT", "PREPARE", "SAVEPOINT", "RELEASE"})
 
 
@@ -57,14 +60,15 @@ class HandlerConnection:
         return self._connection.transaction()
 
 
+@lru_cache(maxsize=1024)  # a service has few statements and runs each for every event
 def _allowed(query: str) -> str:
-    words = query.split(None, 1)
-    first = words[0].rstrip(";").upper() if words else ""
-    if first in _REFUSED:
-        raise TidegateError(
-            f"a handler must not run {first}: its statements commit together with the event's claim; "
-            "use 'async with ctx.db.transaction()' for a savepoint"
-        )
+    for statement in _COMMENT.sub(" ", query).split(";"):
+        first = statement.split(None, 1)[0].upper() if statement.strip() else ""
+        if first in _REFUSED:
+            raise TidegateError(
+                f"a handler must not run {first}: its statements commit together with the event's claim; "
+                "use 'async with ctx.db.transaction()' for a savepoint"
+            )
     return query
 
 

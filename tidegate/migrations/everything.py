@@ -55,7 +55,7 @@ async def _prepare_sinks(settings: Settings, app: App | None) -> Sequence[str]:
             try:
                 await sink.prepare()
             except Transient as error:
-                raise Misconfigured(f"sink {declaration.name!r} cannot be prepared: {error}") from error
+                raise Misconfigured(f"{declaration.where(settings)} cannot be prepared: {error}") from error
     return missing
 
 
@@ -68,5 +68,5 @@ async def _unprepared_sinks(settings: Settings, app: App | None) -> Sequence[str
             except Misconfigured:
                 missing.append(declaration.name)
             except Transient as error:
-                raise Misconfigured(f"sink {declaration.name!r} cannot be asked: {error}") from error
+                raise Misconfigured(f"{declaration.where(settings)} cannot be asked: {error}") from error
     return missing
