@@ -63,4 +63,4 @@ def configure_logs(*, style: Literal["json", "console"], level: str) -> None:
     # The Kafka client reports every rebalance step and retry at warning; our own events say what matters.
     logging.getLogger("aiokafka").setLevel(logging.ERROR)
     # A line for each request to Elasticsearch would be a line a batch that says nothing of the batch.
-    logging.getLogger("elastic_transport").setLevel(logging.WARNING)
+    logging.getLogger("elastic_transport").setLevel(logging.ERROR)

@@ -56,3 +56,14 @@ def _documents(cli: Cli) -> int:
     httpx.post(f"{index}/_refresh", trust_env=False).raise_for_status()
     count: int = httpx.get(f"{index}/_count", trust_env=False).raise_for_status().json()["count"]
     return count
+
+
+def test_unreachable_sink_is_named(ready_cli: Cli) -> None:
+    """A worker that cannot reach its store at the start says in one line which, where, and what setting tells it."""
+    nobody = "http://127.0.0.1:9"
+
+    done = ready_cli.run("run", "search", TIDEGATE_ELASTICSEARCH_URL=nobody, TIDEGATE_LOG_LEVEL="error")
+
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert f"elasticsearch at {nobody} (TIDEGATE_ELASTICSEARCH_URL)" in done.stderr

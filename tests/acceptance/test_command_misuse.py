@@ -55,13 +55,6 @@ def test_unreachable_kafka_is_named(alone: Cli) -> None:
     assert "TIDEGATE_KAFKA_BOOTSTRAP" in _refusal(alone, "topics", "create")
 
 
-def test_unreachable_sink_is_named(ready_cli: Cli) -> None:
-    """A worker that cannot reach its store at the start says which, where, and what setting tells it."""
-    message = _refusal(ready_cli, "run", "search", TIDEGATE_ELASTICSEARCH_URL="http://127.0.0.1:9")
-    assert "elasticsearch at http://127.0.0.1:9" in message
-    assert "TIDEGATE_ELASTICSEARCH_URL" in message
-
-
 def test_option_that_does_not_exist_is_a_misuse(alone: Cli) -> None:
     """Scripts tell their own mistakes (2) from failures (1) by the exit code."""
     done = alone.run("run", "--nope")
