@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum, auto
@@ -16,10 +17,16 @@ from tidegate_kernel.postgres import is_transient
 _INVALID_TEXT_STATES = frozenset({"22021", "22P05"})
 
 
+# 40001 serialization failure, 40P01 deadlock detected: the victim was chosen at random.
+_COLLISION_STATES = frozenset({"40001", "40P01"})
+
+
 class FailureClass(Enum):
     """What the road does next."""
 
     POISON = auto()
+    COLLISION = auto()
+    """Two transactions were in each other's way: neither is at fault, and the repeat will pass."""
     TRANSIENT = auto()
     UNEXPECTED = auto()
 
@@ -52,9 +59,22 @@ def classify(error: BaseException) -> FailureClass:
     """The class of what a handler raised."""
     if isinstance(error, Poison) or getattr(error, "sqlstate", None) in _INVALID_TEXT_STATES:
         return FailureClass.POISON
+    if getattr(error, "sqlstate", None) in _COLLISION_STATES:
+        return FailureClass.COLLISION
     if isinstance(error, Transient) or _is_connection_trouble(error):
         return FailureClass.TRANSIENT
     return FailureClass.UNEXPECTED
+
+
+async def raise_if_nobodys_fault(error: Exception, probe: Callable[[], Awaitable[bool]]) -> None:
+    """Raises Transient where no record may pay for `error`: a collision, or an outage, which burns no attempt."""
+    match classify(error):
+        case FailureClass.COLLISION:
+            raise Transient(f"collided with another transaction: {type(error).__name__}") from error
+        case FailureClass.TRANSIENT if not await probe():
+            raise Transient(f"postgres or a dependency is away: {type(error).__name__}") from error
+        case _:
+            return
 
 
 def poison_reason(error: BaseException) -> Reason:

@@ -11,11 +11,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from consumers.batch import Batch
 from consumers.decoding import Arrival
 from consumers.dispatch import Dispatcher, HandlerFailed, Prepared
-from consumers.failure import FailureClass, RetryPolicy, classify, poison_reason
+from consumers.failure import FailureClass, RetryPolicy, classify, poison_reason, raise_if_nobodys_fault
 from consumers.letters import failure_of_arrival
 from dlq.letters import Failure
 from inbox.identity import ClaimKey
-from tidegate_kernel.errors import Reason, RetryLater, Transient
+from tidegate_kernel.errors import Reason, RetryLater
 from tidegate_kernel.postgres import Connection
 from tidegate_kernel.source import Outgoing
 
@@ -89,7 +89,10 @@ class Isolation:
             return False
         try:
             self.published += await self._under_savepoint(arrivals, connection, prepared)
-        except HandlerFailed:
+        except HandlerFailed as failed:
+            if classify(failed.cause) is FailureClass.COLLISION:
+                # To go on in parts would take locks in another order than everybody else, and collide again.
+                await raise_if_nobodys_fault(failed.cause, self._probe)
             return False
         return True
 
@@ -132,15 +135,10 @@ class Isolation:
     async def _verdict(self, failed: HandlerFailed) -> Reason | None:
         """The reason to give up on this record, or None to try it again."""
         offset, error = failed.arrival.record.offset, failed.cause
-        match classify(error):
-            case FailureClass.POISON:
-                return poison_reason(error)
-            case FailureClass.TRANSIENT:
-                if not await self._probe():
-                    raise Transient(
-                        f"postgres or a dependency is away: {type(error).__name__}"
-                    ) from error  # an outage burns no attempt
-                return Reason.RETRIES_EXHAUSTED if self._batch.attempts.count(offset) >= self._policy.attempts else None
-            case FailureClass.UNEXPECTED:
-                burnt = self._batch.attempts.count(offset)
-                return Reason.HANDLER_FAILED if burnt >= self._policy.unexpected_attempts else None
+        await raise_if_nobodys_fault(error, self._probe)
+        if classify(error) is FailureClass.POISON:
+            return poison_reason(error)
+        burnt = self._batch.attempts.count(offset)
+        if classify(error) is FailureClass.TRANSIENT:
+            return Reason.RETRIES_EXHAUSTED if burnt >= self._policy.attempts else None
+        return Reason.HANDLER_FAILED if burnt >= self._policy.unexpected_attempts else None

@@ -18,7 +18,7 @@ from consumers.batch import Batch, Outcome
 from consumers.claims import BatchClaims, claims_of
 from consumers.decoding import Arrival, Decoded, Decoder
 from consumers.dispatch import Dispatcher, HandlerFailed, Prepared
-from consumers.failure import RetryPolicy
+from consumers.failure import FailureClass, RetryPolicy, classify, raise_if_nobodys_fault
 from consumers.isolation import Isolation
 from consumers.letters import failure_of_record, failure_of_undecoded
 from consumers.positions import advance
@@ -28,7 +28,7 @@ from inbox.identity import ClaimRule
 from inbox.store import claim, claim_and_settle
 from projections.sink import Sink
 from tidegate_kernel.clock import Clock
-from tidegate_kernel.errors import Poison
+from tidegate_kernel.errors import Poison, RetryLater
 from tidegate_kernel.outbox import enqueue
 from tidegate_kernel.postgres import Connection, Pool, translated_errors
 from tidegate_kernel.source import Outgoing
@@ -129,11 +129,24 @@ class CommandRoad:
         if not batch.attempts.is_isolating:
             try:
                 return await self._all_at_once(batch, decoded, claims)
-            except (HandlerFailed, asyncpg.PostgresError):
-                # Also a PostgresError of ours: a handler that broke the transaction and swallowed the error shows only
-                # in the statements after it. Isolating mode tells whose fault it is.
-                batch.attempts.is_isolating = True
+            except HandlerFailed as failed:
+                await self._raise_if_worth_a_repeat(batch, failed)
+            except asyncpg.PostgresError:
+                # A handler that broke the transaction and swallowed the error shows only in our statements after it.
+                pass
+            # Isolating mode tells whose fault it is.
+            batch.attempts.is_isolating = True
         return await self._one_by_one(batch, decoded, claims)
+
+    async def _raise_if_worth_a_repeat(self, batch: Batch, failed: HandlerFailed) -> None:
+        """A transient failure is cured by repeating the batch as a whole; only the last attempt looks whose it was."""
+        error = failed.cause
+        await raise_if_nobodys_fault(error, self._probe)
+        if classify(error) is not FailureClass.TRANSIENT:
+            return
+        if batch.attempts.count(failed.arrival.record.offset) < self._policy.attempts - 1:
+            after = error.after if isinstance(error, RetryLater) else 0.0
+            raise RetryLater(f"the handler's {type(error).__name__}", after=after) from error
 
     async def _all_at_once(self, batch: Batch, decoded: Decoded, claims: BatchClaims) -> Outcome:
         prepared = await self._prepare(claims.firsts)

@@ -235,6 +235,44 @@ async def test_deadlock_is_retried_not_dead_lettered(
     assert await road.dead_letters() == []
 
 
+async def test_collision_repeats_the_batch_as_a_whole(make_road: MakeRoad, pool: Pool) -> None:
+    """A deadlock is no record's fault: looking for one by halving would take locks in another order than everybody
+    else and collide again, which once made a job crawl at a hundredth of its speed."""
+    sizes: list[int] = []
+
+    async def unlucky(commands: Sequence[Note], ctx: Context[None]) -> None:
+        sizes.append(len(commands))
+        if len(sizes) == 1:
+            raise asyncpg.DeadlockDetectedError("injected")
+        await ctx.db.executemany("INSERT INTO effect (id, n) VALUES ($1, $2)", [(c.id, c.n) for c in commands])
+
+    road = await make_road(job(), [handle_batch(Note, unlucky)])
+    await settle(road, [record(n, b'{"n":%d}' % n) for n in range(64)])
+
+    assert sizes == [64, 64]
+    assert len(await effects(pool)) == 64
+
+
+async def test_collision_while_looking_for_a_bad_record_starts_over(make_road: MakeRoad, pool: Pool) -> None:
+    """In isolating mode, too, a deadlock ends the pass; it is nobody's failed attempt."""
+    calls = 0
+
+    async def unlucky(commands: Sequence[Note], ctx: Context[None]) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            raise asyncpg.DeadlockDetectedError("injected")
+        if any(command.n == 13 for command in commands):
+            raise Rejected("thirteen")
+        await ctx.db.executemany("INSERT INTO effect (id, n) VALUES ($1, $2)", [(c.id, c.n) for c in commands])
+
+    road = await make_road(job(retry=RetryPolicy(attempts=1)), [handle_batch(Note, unlucky)])
+    await settle(road, [record(n, b'{"n":%d}' % n) for n in range(32)])
+
+    assert len(await effects(pool)) == 31
+    assert [row["reason"] for row in await road.dead_letters()] == [Reason.REJECTED]
+
+
 async def test_crossed_batches_do_not_deadlock(make_road: MakeRoad, pool: Pool) -> None:
     """Case 80: two lanes claim the same ids in opposite orders, many times; Postgres never has to kill one."""
     road = await make_road(job(), [handle(Note, note)])

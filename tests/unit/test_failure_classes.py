@@ -15,8 +15,6 @@ from tidegate_kernel.postgres import is_transient
         RetryLater(),
         ConnectionResetError(),
         TimeoutError(),
-        asyncpg.DeadlockDetectedError("x"),
-        asyncpg.SerializationError("x"),
         asyncpg.ReadOnlySQLTransactionError("x"),
         asyncpg.AdminShutdownError("x"),
         asyncpg.TooManyConnectionsError("x"),
@@ -43,6 +41,12 @@ def test_what_a_repeat_can_cure_is_transient(error: Exception) -> None:
 def test_what_a_handler_does_wrong_is_unexpected(error: Exception) -> None:
     """Retried a few times and then a dead letter; never taken for an outage."""
     assert classify(error) is FailureClass.UNEXPECTED
+
+
+@pytest.mark.parametrize("error", [asyncpg.DeadlockDetectedError("x"), asyncpg.SerializationError("x")])
+def test_victim_of_a_collision_is_nobodys_fault(error: Exception) -> None:
+    """Postgres chose one of two transactions at random: neither counts an attempt."""
+    assert classify(error) is FailureClass.COLLISION
 
 
 @pytest.mark.parametrize("error", [Rejected("no"), asyncpg.CharacterNotInRepertoireError("x")])
