@@ -255,12 +255,11 @@ async def test_collision_repeats_the_batch_as_a_whole(make_road: MakeRoad, pool:
 
 async def test_collision_while_looking_for_a_bad_record_starts_over(make_road: MakeRoad, pool: Pool) -> None:
     """In isolating mode, too, a deadlock ends the pass; it is nobody's failed attempt."""
-    calls = 0
+    sizes: list[int] = []
 
     async def unlucky(commands: Sequence[Note], ctx: Context[None]) -> None:
-        nonlocal calls
-        calls += 1
-        if calls == 3:
+        sizes.append(len(commands))
+        if len(sizes) == 3:
             raise asyncpg.DeadlockDetectedError("injected")
         if any(command.n == 13 for command in commands):
             raise Rejected("thirteen")
@@ -269,6 +268,7 @@ async def test_collision_while_looking_for_a_bad_record_starts_over(make_road: M
     road = await make_road(job(retry=RetryPolicy(attempts=1)), [handle_batch(Note, unlucky)])
     await settle(road, [record(n, b'{"n":%d}' % n) for n in range(32)])
 
+    assert sizes[:4] == [32, 32, 16, 32]
     assert len(await effects(pool)) == 31
     assert [row["reason"] for row in await road.dead_letters()] == [Reason.REJECTED]
 
