@@ -2,6 +2,8 @@
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 PY := .venv/bin/python
+# Where it is set, as images like to, every process compiles all packages anew: twice the time for each command.
+unexport PYTHONDONTWRITEBYTECODE
 SOURCES := $(wildcard tidegate tidegate_kernel consumers inbox dlq projections examples bench tests scripts)
 # A folder without a module would stop mypy.
 TYPED := $(foreach folder,$(SOURCES),$(if $(shell find $(folder) -name '*.py' -print -quit),$(folder)))
@@ -33,10 +35,10 @@ up: setup ## Start Kafka, Postgres, Elasticsearch and ClickHouse on this machine
 	@$(PY) -m tidegate.stack up
 
 down: ## Stop them; their data stays
-	@$(PY) -m tidegate.stack down
+	@if [ -x $(PY) ]; then $(PY) -m tidegate.stack down; else echo "nothing is set up yet; try 'make up'"; fi
 
 status: ## Ask every server
-	@$(PY) -m tidegate.stack status
+	@if [ -x $(PY) ]; then $(PY) -m tidegate.stack status; else echo "nothing is set up yet; try 'make up'"; fi
 
 bench: setup ## Measure against the real servers
 	@scripts/with-stack $(PY) -m bench

@@ -148,6 +148,8 @@ async def _require_topics(app: App, settings: Settings, jobs: Sequence[Job]) -> 
 async def _supervise(parts: JobParts, join: Join, resources: Resources, vitals: Vitals, stop: asyncio.Event) -> None:
     """Keeps a job's loop running until `stop`: one that ends with an error is started anew after a pause."""
     code, restarts = parts.job.job_code, 0
+    # Everything that this task and those it starts will log is about this job.
+    structlog.contextvars.bind_contextvars(job=code)
     while not stop.is_set():
         loop = live_loop(parts, join, resources.clock)
         watcher = asyncio.create_task(_when(stop, loop.stop), name=f"stop-{code}")

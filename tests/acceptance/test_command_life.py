@@ -86,6 +86,14 @@ def test_endpoint_answers_while_the_worker_runs(worker: Worker) -> None:
         assert "tidegate_records_total" in client.get("/metrics").text
 
 
+def test_log_lines_of_a_partition_tell_their_job(worker: Worker) -> None:
+    """One process runs several jobs on one topic: a line that does not say whose partition it means helps nobody."""
+    owned = [json.loads(line) for line in worker.lines if "partition.owned" in line]
+
+    assert {line["job"] for line in owned} <= {"ledger", "search"}
+    assert owned
+
+
 def test_rejected_event_is_a_dead_letter_in_the_status(worker: Worker, ready_cli: Cli) -> None:
     """A business no must show where the operator looks first."""
     _send(ready_cli, "p-negative", cents=-1)

@@ -107,7 +107,8 @@ def _run_reloading(command: list[str], app: str) -> None:
         from watchfiles import PythonFilter, watch
     except ModuleNotFoundError as error:
         raise Misconfigured(_EXTRA) from error
-    only = PythonFilter(extra_extensions=(".sql",))
+    # The local servers' own files, where they stand in this folder, are nobody's change.
+    only = PythonFilter(ignore_paths=[Path.cwd() / ".state"], extra_extensions=(".sql",))
     changes = watch(
         Path.cwd(), watch_filter=only, rust_timeout=_LOOK_EVERY_MS, yield_on_timeout=True, raise_interrupt=True
     )

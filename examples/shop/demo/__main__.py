@@ -25,6 +25,9 @@ def main() -> int:
     """Runs the trial; returns 0 if nothing is wrong, 1 if something is, 2 if it could not be carried out."""
     try:
         report, place = asyncio.run(run_trial(_options()))
+    except KeyboardInterrupt:
+        print("demo: stopped; the servers stay up, 'make down' ends them", file=sys.stderr)
+        return 130
     except (TrialFailed, BaseExceptionGroup) as error:
         if (reason := _reason(error)) is None:
             raise
