@@ -37,6 +37,11 @@ class HandlerConnection:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
+    @property
+    def raw(self) -> Connection:
+        """The driver's own connection, for libraries that speak to it; what it runs is not looked at."""
+        return self._connection
+
     async def execute(self, query: str, *args: Any, timeout: float | None = None) -> str:
         """Runs a statement (or several without arguments) and returns its status, as asyncpg does."""
         status: str = await self._connection.execute(_allowed(query), *args, timeout=timeout)
