@@ -82,10 +82,15 @@ class Settings(BaseSettings):
     otlp_endpoint: str | None = None
     kafka: KafkaSettings = Field(default_factory=KafkaSettings)
 
-    @field_validator("elasticsearch_url", "clickhouse_url")
+    @field_validator("elasticsearch_url", "clickhouse_url", "otlp_endpoint")
     @classmethod
-    def _without_credentials(cls, value: str) -> str:
-        if "@" in urlsplit(value).netloc:
+    def _plain_address(cls, value: str | None) -> str | None:
+        if value is None:
+            return None
+        parts = urlsplit(value)
+        if parts.scheme not in ("http", "https") or not parts.netloc:
+            raise ValueError("should be an address, as in http://127.0.0.1:9200")
+        if "@" in parts.netloc:
             raise ValueError(
                 "should hold no credentials: addresses are printed; the …_USER and …_PASSWORD settings are not"
             )

@@ -70,6 +70,8 @@ def test_wrong_value_is_named_by_its_variable_and_not_repeated(variable: str, mo
         ("TIDEGATE_KAFKA_REQUEST_TIMEOUT", "-1", "number of seconds, more than 0"),
         ("TIDEGATE_KAFKA_SECURITY_PROTOCOL", "sasl_ssl", "'PLAINTEXT', 'SSL', 'SASL_PLAINTEXT' or 'SASL_SSL'"),
         ("TIDEGATE_ELASTICSEARCH_URL", "https://elastic:hunter2@search:9200", "no credentials"),
+        ("TIDEGATE_ELASTICSEARCH_URL", "hunter2:9200", "should be an address"),
+        ("TIDEGATE_OTLP_ENDPOINT", "hunter2", "should be an address"),
         ("TIDEGATE_CLICKHOUSE_URL", "http://default:hunter2@clickhouse:8123", "no credentials"),
     ],
 )
