@@ -51,6 +51,7 @@ class ConsumerLoop:
         self._started = clock.monotonic()
         self.holdings = Holdings(settings.lanes)
         self.source: RecordSource | None = None
+        self.has_joined = False
 
     @property
     def last_beat(self) -> float:
@@ -65,6 +66,7 @@ class ConsumerLoop:
         """Returns after `stop`, with finished work settled and the group left. Raises what ended the loop early."""
         async with self._join(self._note_assigned, self._drain) as source:
             self.source = source
+            self.has_joined = True
             self._note_assigned(source.assignment())
             self.meter.watch(lambda: self.holdings.lags(source, self.clock.now()))
             try:

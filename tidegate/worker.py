@@ -67,20 +67,23 @@ async def run_worker(app: App, settings: Settings, codes: Sequence[str], *, stop
         pause = await _attach_days(resources)
         calm_collector()
         _log.info(logs.WORKER_STARTED, jobs=[job.code for job in jobs], owner=resources.owner, port=port)
-        async with asyncio.TaskGroup() as tasks:
-            upkeep = [
-                tasks.create_task(relay.run(), name="outbox-relay"),
-                tasks.create_task(_keep_inbox(resources, pause), name="inbox-upkeep"),
-            ]
-            loops = [
-                tasks.create_task(
-                    _supervise(part, _join(app, part.job, settings), resources, vitals, stop), name=part.job.code
-                )
-                for part in parts
-            ]
-            await asyncio.wait(loops)
-            for task in upkeep:
-                task.cancel()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                upkeep = [
+                    tasks.create_task(relay.run(), name="outbox-relay"),
+                    tasks.create_task(_keep_inbox(resources, pause), name="inbox-upkeep"),
+                ]
+                loops = [
+                    tasks.create_task(
+                        _supervise(part, _join(app, part.job, settings), resources, vitals, stop), name=part.job.code
+                    )
+                    for part in parts
+                ]
+                await asyncio.wait(loops)
+                for task in upkeep:
+                    task.cancel()
+        except ExceptionGroup as group:
+            raise group.exceptions[0] from group  # whoever failed first ended the others
         await _relay_rest(relay)
         _log.info(logs.WORKER_STOPPED, owner=resources.owner)
 
@@ -157,6 +160,8 @@ async def _supervise(parts: JobParts, join: Join, resources: Resources, vitals: 
         try:
             await loop.run()
         except Exception as error:
+            if isinstance(error, Misconfigured) and restarts == 0 and not loop.has_joined:
+                raise  # Kafka answered a moment ago and does not take this member: its settings are wrong
             # Kafka away while joining, a defect of ours, an error of our own statements: never a record's fault, so
             # nothing is given up. What had not settled is read again.
             restarts += 1

@@ -67,3 +67,14 @@ def test_unreachable_sink_is_named(ready_cli: Cli) -> None:
     assert done.returncode == 2, done.stderr
     assert done.stderr.count("\n") == 1, done.stderr
     assert f"elasticsearch at {nobody} (TIDEGATE_ELASTICSEARCH_URL)" in done.stderr
+
+
+def test_settings_that_kafka_refuses_end_the_worker(ready_cli: Cli) -> None:
+    """A session time-out below the broker's limit can never join: one line and exit 2, not a restart for ever."""
+    impatient = {"TIDEGATE_KAFKA_SESSION_TIMEOUT": "1", "TIDEGATE_KAFKA_HEARTBEAT_INTERVAL": "0.3"}
+
+    done = ready_cli.run("run", "ledger", TIDEGATE_LOG_LEVEL="error", **impatient)
+
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert "InvalidSessionTimeout" in done.stderr
