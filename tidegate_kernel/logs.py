@@ -60,8 +60,8 @@ def configure_logs(*, style: Literal["json", "console"], level: str) -> None:
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(level.upper())
-    # The Kafka client reports every rebalance step and, while a broker is away, thousands of retries; our own events say
-    # what matters.
+    # The Kafka client reports every rebalance step and, while a broker is away, thousands of retries; our own events
+    # say what matters.
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
     # A line for each request to Elasticsearch would be a line a batch that says nothing of the batch.
     logging.getLogger("elastic_transport").setLevel(logging.ERROR)
