@@ -1,0 +1,2 @@
+-- Tokens and the audit.
+SELECT 1;

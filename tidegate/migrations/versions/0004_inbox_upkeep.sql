@@ -1,0 +1,2 @@
+-- Upkeep of the inbox.
+SELECT 1;
