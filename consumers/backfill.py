@@ -15,7 +15,7 @@ import structlog
 from consumers.backfill_lease import LEASE_SECONDS, BackfillLease
 from consumers.lane import Lane, LaneSettings
 from consumers.meter import Meter
-from consumers.ownership import Holdings
+from consumers.ownership import Hold, Holdings
 from consumers.pipeline import Pipeline
 from consumers.positions import Position
 from consumers.steward import Steward, Survey
@@ -111,7 +111,8 @@ class Backfill:
     async def _take(self, partition: TopicPartition, survey: Survey) -> None:
         position = await self._steward.take(partition, survey)
         held = self._holdings.add(partition, position)
-        held.blocked = survey.obstacle(partition, position)
+        if (obstacle := survey.obstacle(partition, position)) is not None:
+            held.hold(Hold.BLOCKED, obstacle, self._source)
         held.is_finished = position.end_offset is not None and position.next_offset >= position.end_offset
         if not held.is_finished:
             self._source.seek(partition, position.next_offset)

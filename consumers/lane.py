@@ -14,7 +14,7 @@ from consumers.batch import Batch, Outcome
 from consumers.failure import RetryPolicy
 from consumers.fetching import Fetching, Found, Unreadable
 from consumers.meter import Meter
-from consumers.ownership import Holding, Holdings
+from consumers.ownership import Hold, Holding, Holdings
 from consumers.pipeline import Pipeline
 from consumers.steward import Standing, Steward
 from consumers.unread import UnreadRecord
@@ -157,6 +157,9 @@ class Lane:
     async def _take_in(self, held: Holding, found: Found) -> None:
         if not self._holdings.is_current(held):
             return  # revoked since we asked for it: whoever owns it now seeks to its own position
+        if held.holds:
+            self._seek(held.partition, held.resume_offset)  # it must rest since we asked: read again when it may go on
+            return
         match found:
             case Unreadable(offset=offset, error=error):
                 await self._work(held, self._batch(held, [UnreadRecord(*held.partition, offset)], unreadable=error))
@@ -172,15 +175,14 @@ class Lane:
         return Batch(fence, held.position.topic_id, records, records[-1].offset + 1, unreadable=unreadable)
 
     def _block(self, held: Holding, why: str) -> None:
-        held.blocked = why
-        self._source.pause([held.partition])
+        held.hold(Hold.BLOCKED, why, self._source)
         _log.error(logs.PARTITION_BLOCKED, topic=held.partition.topic, partition=held.partition.partition, why=why)
 
     async def _retry_due(self) -> None:
         now = self._host.clock.monotonic()
         for held in self._holdings.of_lane(self.number):
             batch = held.waiting
-            if batch is not None and held.due <= now and not self._host.is_stopping():
+            if batch is not None and not held.holds and held.due <= now and not self._host.is_stopping():
                 await self._work(held, batch)
 
     async def _work(self, held: Holding, batch: Batch) -> None:
@@ -203,7 +205,7 @@ class Lane:
     def _unpause(self, held: Holding) -> None:
         if held.waiting is not None and self._holdings.is_current(held):
             held.waiting = None
-            self._source.resume([held.partition])
+            held.read_on(self._source)
 
     def _hold_back(self, held: Holding, batch: Batch, error: Transient) -> None:
         """The batch waits outside any transaction; its partition is paused, the lane goes on with others."""

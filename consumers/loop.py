@@ -15,7 +15,7 @@ import structlog
 
 from consumers.lane import Lane, LaneSettings
 from consumers.meter import Meter
-from consumers.ownership import Holdings
+from consumers.ownership import Hold, Holdings
 from consumers.pipeline import Pipeline
 from consumers.recreation import watch_topics
 from consumers.steward import Steward, Survey
@@ -155,12 +155,13 @@ class ConsumerLoop:
             return  # revoked meanwhile: whoever owns it now raises the epoch after us
         source.seek(partition, position.next_offset)
         obstacle = survey.obstacle(partition, position)
-        self.holdings.add(partition, position).blocked = obstacle
+        held = self.holdings.add(partition, position)
         topic, number = partition
         if obstacle is not None:
+            held.hold(Hold.BLOCKED, obstacle, source)
             _log.error(logs.PARTITION_BLOCKED, topic=topic, partition=number, why=obstacle)
             return
-        source.resume([partition])
+        held.read_on(source)
         _log.info(logs.PARTITION_OWNED, topic=topic, partition=number, offset=position.next_offset)
 
     async def _wait_for_change(self, seconds: float | None) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from enum import StrEnum
 
 from consumers.batch import Batch
 from consumers.positions import Position
@@ -15,11 +16,24 @@ from tidegate_kernel.event import Record, TopicPartition
 from tidegate_kernel.source import RecordSource
 
 
+class Hold(StrEnum):
+    """Why records of an owned partition must not be read or handled now; several may apply at once."""
+
+    BLOCKED = "blocked"
+    """Reading on would lose or mistake records: a gap, a re-created topic, a corrupt batch."""
+    PAUSED = "paused"
+    """An operator wants it so."""
+    FLOOD = "flood"
+    """Too many dead letters of its topic."""
+    OUTAGE = "outage"
+    """Something that every batch of the job needs does not answer."""
+
+
 @dataclass(slots=True)
 class Holding:
     """An owned partition. `position` moves with each settle; `waiting` is a batch to be tried again at `due`.
 
-    `idle` is set while no batch of it is being worked on. `tail_seen`: a hidden tail that the last fetch found, passed
+    `holds` says why it must rest, besides that. `idle` is set while no batch of it is being worked on. `tail_seen`: a hidden tail that the last fetch found, passed
     not before `tail_due`. `is_finished`: a backfill has reached the partition's end. Timestamps of records are
     milliseconds.
     """
@@ -34,7 +48,7 @@ class Holding:
     oldest_in_hand: int | None = None
     newest_settled: int | None = None
     caught_up_at: datetime | None = None
-    blocked: str | None = None
+    holds: dict[Hold, str] = field(default_factory=dict)
     is_finished: bool = False
     idle: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -44,7 +58,27 @@ class Holding:
     @property
     def is_ready(self) -> bool:
         """Whether records of it may be fetched now."""
-        return self.waiting is None and self.blocked is None and not self.is_finished
+        return self.waiting is None and not self.holds and not self.is_finished
+
+    @property
+    def blocked(self) -> str | None:
+        """Why it must not be read on, until somebody decides what becomes of the records in question."""
+        return self.holds.get(Hold.BLOCKED)
+
+    def hold(self, hold: Hold, why: str, source: RecordSource) -> None:
+        """Nothing of it is read or begun until `release`; a batch in hand goes on."""
+        self.holds[hold] = why
+        source.pause([self.partition])
+
+    def release(self, hold: Hold, source: RecordSource) -> None:
+        """`hold` does not apply any more; it is read on unless something else is in the way. Idempotent."""
+        if self.holds.pop(hold, None) is not None:
+            self.read_on(source)
+
+    def read_on(self, source: RecordSource) -> None:
+        """Kafka hands over its records again, if nothing is in the way."""
+        if self.is_ready:
+            source.resume([self.partition])
 
     @property
     def resume_offset(self) -> int:

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import structlog
 
-from consumers.ownership import Holding, Holdings
+from consumers.ownership import Hold, Holding, Holdings
 from consumers.steward import topic_ids
 from tidegate_kernel import logs
 from tidegate_kernel.clock import Clock
@@ -41,9 +41,9 @@ async def watch_topics(source: RecordSource, holdings: Holdings, clock: Clock) -
 
 def _block(source: RecordSource, held: Holding) -> None:
     topic, partition = held.partition
-    held.blocked = (
+    why = (
         f"re-created: topic {topic!r} has another id since it was taken over; position {held.position.next_offset} "
         "counts the offsets of the old one, and the new one's first records were not read"
     )
-    source.pause([held.partition])
-    _log.error(logs.PARTITION_BLOCKED, topic=topic, partition=partition, why=held.blocked)
+    held.hold(Hold.BLOCKED, why, source)
+    _log.error(logs.PARTITION_BLOCKED, topic=topic, partition=partition, why=why)
