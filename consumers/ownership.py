@@ -33,9 +33,9 @@ class Hold(StrEnum):
 class Holding:
     """An owned partition. `position` moves with each settle; `waiting` is a batch to be tried again at `due`.
 
-    `holds` says why it must rest, besides that. `idle` is set while no batch of it is being worked on. `tail_seen`: a hidden tail that the last fetch found, passed
-    not before `tail_due`. `is_finished`: a backfill has reached the partition's end. Timestamps of records are
-    milliseconds.
+    `holds` says why it must rest besides that. `idle` is set while no batch of it is being worked on. `tail_seen`: a
+    hidden tail that the last fetch found, passed not before `tail_due`. `is_finished`: a backfill has reached the
+    partition's end. Timestamps of records are milliseconds.
     """
 
     partition: TopicPartition
