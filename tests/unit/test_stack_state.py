@@ -1,10 +1,13 @@
 """The stack's folder: ports that last, an environment file that programs can read, locks between processes."""
 
+import os
 import socket
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
+from tidegate.stack.files import write_private
 from tidegate.stack.names import ServerName, StackAddresses
 from tidegate.stack.state import StackFolder, default_folder, read_env
 
@@ -95,3 +98,17 @@ def test_default_folder_of_a_user_lies_in_the_cache_one_per_place(
         folders.add(default_folder())
     assert len(folders) == 2
     assert all((tmp_path / "cache" / "tidegate" / "stack") in folder.parents for folder in folders)
+
+
+def test_a_killed_write_leaves_the_file_as_it_was(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """An empty password file, left by a start that was killed, would stop every later start."""
+    write_private(tmp_path / "password", "first")
+
+    def killed(descriptor: int, mode: str) -> NoReturn:
+        os.close(descriptor)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "fdopen", killed)
+    with pytest.raises(KeyboardInterrupt):
+        write_private(tmp_path / "password", "second")
+    assert (tmp_path / "password").read_text() == "first"

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from tidegate.stack.files import write_private
 from tidegate.stack.names import ServerName
 from tidegate.stack.process import free_ports
 from tidegate.stack.servers import Container
@@ -71,8 +72,7 @@ def start(name: ServerName, container: Container, *, label: str, record_file: Pa
         described = described.with_env(key, value)
     started = described.start().get_wrapped_container()
     record = ContainerRecord(started.id, container.address.format(port=published))
-    record_file.write_text(json.dumps(asdict(record)))
-    record_file.chmod(0o600)
+    write_private(record_file, json.dumps(asdict(record)))
     return record
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import asyncpg
 
+from tidegate.stack.files import write_private
 from tidegate.stack.names import ServerName
 from tidegate.stack.process import Launch
 from tidegate.stack.progress import Reporter
@@ -46,7 +47,7 @@ class Postgres:
         folder = _readable_home(home, user)
         password_file = home / "password"
         if not password_file.exists():
-            _write_secret(password_file, secrets.token_urlsafe(18))
+            write_private(password_file, secrets.token_urlsafe(18))
         if not (folder / "data").exists():
             report.say(self.name, "creating its data folder")
             _create_data_folder(folder, password_file.read_text(), user)
@@ -139,7 +140,7 @@ def _create_data_folder(folder: Path, password: str, user: str) -> None:
         shutil.rmtree(leftover, ignore_errors=True)
     unfinished = folder / f"unfinished.{os.getpid()}"
     unfinished.mkdir(mode=0o700)
-    _write_secret(unfinished / "password", password)
+    write_private(unfinished / "password", password)
     if user:
         for each in (unfinished, unfinished / "password"):
             shutil.chown(each, user, user)
@@ -166,10 +167,3 @@ def _run(command: list[str], folder: Path, user: str, standard_input: str = "") 
     )
     if done.returncode != 0:
         raise Misconfigured(f"postgres: {command[0]} failed in {folder}: {done.stderr.strip()[-500:]}")
-
-
-def _write_secret(file: Path, text: str) -> None:
-    """The file holds the text and only its owner may read it, from its first instant."""
-    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w") as opened:
-        opened.write(text)

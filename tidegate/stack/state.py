@@ -2,13 +2,13 @@
 
 import fcntl
 import json
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from tidegate.stack.docker import ContainerRecord
+from tidegate.stack.files import write_private
 from tidegate.stack.jars import cache_folder
 from tidegate.stack.names import ServerName
 from tidegate.stack.process import ProcessRecord, free_ports, is_free
@@ -95,11 +95,7 @@ class StackFolder:
         if not addresses:
             self.env_file.unlink(missing_ok=True)
             return
-        unfinished = self.path / "env.unfinished"
-        descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "w") as opened:
-            opened.write(environment_lines(addresses))
-        unfinished.replace(self.env_file)
+        write_private(self.env_file, environment_lines(addresses))
 
 
 def _becomes_exclusive(descriptor: int) -> bool:
