@@ -82,6 +82,16 @@ def test_demo_kills_a_worker_that_had_written_and_not_committed(outcome: Outcome
     assert set(outcome.report["worker_exits"].values()) == {0}
 
 
+def test_demo_kills_a_worker_whose_sink_was_ahead_of_its_position(outcome: Outcome) -> None:
+    """The other half of a crash: written to the sink, not settled, and written again by the next owner."""
+    applied = outcome.report["kill"]["applied"]
+    assert applied
+    for each in applied:
+        assert each["standing"]["job"] in ("order-search", "revenue-by-day")
+        assert each["first"]["offset"] >= each["standing"]["next_offset"]
+    assert "not settled" in outcome.printed
+
+
 def test_demo_drops_repeats_in_every_job(outcome: Outcome) -> None:
     """Without a duplicate, exactly once is easy."""
     assert outcome.report["repeats"] > 0

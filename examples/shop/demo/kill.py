@@ -1,7 +1,8 @@
-"""Kills a worker at a moment when it provably holds unsettled work.
+"""Kills a worker at a moment when it provably holds unsettled work of both kinds.
 
-The process is frozen first, so that there is time to look: is a transaction of its open, has it written, which position
-does it hold? Only then it is killed; otherwise it goes on, and the next look is a moment later.
+The process is frozen first, so that there is time to look. Is a transaction of its open, has it written, which position
+does it hold? Does a sink show more of a projection than its position has settled? Only then it is killed; otherwise it
+goes on, and the next look is a moment later.
 """
 
 from __future__ import annotations
@@ -9,15 +10,17 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import cycle
 from typing import Any
 
+from examples.shop.demo.ahead import Sinks, Standing
 from examples.shop.demo.place import TrialFailed
+from examples.shop.demo.produce import First
 from examples.shop.demo.workers import Worker
 
 _DEADLINE_SECONDS = 30.0
-# A COMMIT that was under way when the process froze is through after this.
+# A statement that was under way when the process froze, a COMMIT or a settle, is through after this.
 _SETTLES_SECONDS = 0.05
 _BETWEEN_LOOKS_SECONDS = 0.02
 
@@ -56,28 +59,32 @@ WHERE j.code = $1 AND p.topic = $2 AND p.partition = $3
 
 
 @dataclass(frozen=True)
-class InFlight:
-    """A batch that a frozen worker had begun: its job, its place, and the first record that is not settled."""
+class Applied:
+    """A projection's batch that a sink shows and that was not settled when its process was dead.
 
-    job: str
-    topic: str
-    partition: int
-    next_offset: int
-    epoch: int
+    The sink knew `first.order`, which no record before `first.offset` tells of.
+    """
+
+    standing: Standing
+    first: First
 
 
 @dataclass(frozen=True)
 class Kill:
-    """What was killed in the middle of what. `transactions` had written and were open."""
+    """What was killed in the middle of what. `transactions` had written and were open, over `batches`."""
 
     worker: str
     looks: int
     transactions: Sequence[str]
-    batches: Sequence[InFlight]
+    batches: Sequence[Standing]
+    applied: Sequence[Applied]
 
 
-async def kill_in_flight(workers: Sequence[Worker], database: Any) -> Kill:
-    """One of them is dead, killed with batches begun and not settled. Raises TrialFailed if none ever had one."""
+async def kill_in_flight(workers: Sequence[Worker], database: Any, sinks: Sinks) -> Kill:
+    """One of them is dead, killed with batches begun and not settled, in a transaction and in a sink.
+
+    Raises TrialFailed if none ever had both.
+    """
     loop = asyncio.get_running_loop()
     deadline, looks = loop.time() + _DEADLINE_SECONDS, 0
     for worker in cycle(workers):
@@ -85,14 +92,14 @@ async def kill_in_flight(workers: Sequence[Worker], database: Any) -> Kill:
             break
         looks += 1
         worker.signal(signal.SIGSTOP)
-        found = await _look(worker, database)
+        found = await _look(worker, database, sinks)
         if found is not None:
             worker.signal(signal.SIGKILL)
             await worker.process.wait()
-            return Kill(worker.name, looks, *found)
+            return await _confirmed(Kill(worker.name, looks, *found), worker, database)
         worker.signal(signal.SIGCONT)
         await asyncio.sleep(_BETWEEN_LOOKS_SECONDS)
-    raise TrialFailed(f"no worker ever had a batch in flight in {looks} looks")
+    raise TrialFailed(f"no worker ever had a transaction and a projection's batch in flight, in {looks} looks")
 
 
 async def unproven(kill: Kill, database: Any) -> Sequence[str]:
@@ -102,7 +109,7 @@ async def unproven(kill: Kill, database: Any) -> Sequence[str]:
         status = await database.fetchval("SELECT pg_xact_status($1::text::xid8)", xid)
         if status != "aborted":
             complaints.append(f"the kill's transaction {xid} is {status}, not aborted: it was not unsettled")
-    for batch in kill.batches:
+    for batch in (*kill.batches, *(each.standing for each in kill.applied)):
         row = await database.fetchrow(_POSITION, batch.job, batch.topic, batch.partition)
         place = f"{batch.job} {batch.topic}:{batch.partition}"
         if row["epoch"] <= batch.epoch:
@@ -112,7 +119,9 @@ async def unproven(kill: Kill, database: Any) -> Sequence[str]:
     return complaints
 
 
-async def _look(worker: Worker, database: Any) -> tuple[Sequence[str], Sequence[InFlight]] | None:
+async def _look(
+    worker: Worker, database: Any, sinks: Sinks
+) -> tuple[Sequence[str], Sequence[Standing], Sequence[Applied]] | None:
     first = await _open_transactions(worker, database)
     if not first:
         return None
@@ -120,10 +129,30 @@ async def _look(worker: Worker, database: Any) -> tuple[Sequence[str], Sequence[
     open_still = [xid for xid in await _open_transactions(worker, database) if xid in first]
     if not open_still:
         return None
-    owned = await database.fetch(_OWNED, worker.owner)
+    owned = await _owned(worker, database)
     free = {(row["code"], row["partition"]) for row in await database.fetch(_OWNED_AND_FREE, worker.owner)}
-    batches = [InFlight(*row.values()) for row in owned if (row["code"], row["partition"]) not in free]
-    return (open_still, batches) if batches else None
+    batches = [each for each in owned if (each.job, each.partition) not in free]
+    applied = await _applied(owned, sinks) if batches else []
+    return (open_still, batches, applied) if applied else None
+
+
+async def _applied(owned: Sequence[Standing], sinks: Sinks) -> Sequence[Applied]:
+    firsts = await asyncio.gather(*map(sinks.ahead, owned))
+    return [Applied(each, first) for each, first in zip(owned, firsts, strict=True) if first is not None]
+
+
+async def _confirmed(kill: Kill, worker: Worker, database: Any) -> Kill:
+    """A settle could have been on its way to Postgres at the last look: what it has reached was not in flight.
+
+    Nobody takes over before the session of the dead has run out, so the positions are still as it left them.
+    """
+    await asyncio.sleep(_SETTLES_SECONDS)
+    left = await _owned(worker, database)
+    return replace(kill, applied=[each for each in kill.applied if each.standing in left])
+
+
+async def _owned(worker: Worker, database: Any) -> Sequence[Standing]:
+    return [Standing(*row.values()) for row in await database.fetch(_OWNED, worker.owner)]
 
 
 async def _open_transactions(worker: Worker, database: Any) -> Sequence[str]:

@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from operator import attrgetter
 from typing import Any
 
 from aiokafka import AIOKafkaProducer
 from aiokafka.partitioner import murmur2
 
-from examples.shop.demo.messages import Message
+from examples.shop.demo.messages import Kind, Message
 from examples.shop.demo.story import Post, Step
 
 PARTITIONS = 8
 _BATCH_BYTES = 512 * 1024
 # A few dozen records a partition: a producer under load, not a copy of a file.
 _STEPS_A_ROUND = 200
+
+
+@dataclass(frozen=True, slots=True)
+class First:
+    """The first record of a partition that tells of an order's state."""
+
+    offset: int
+    order: str
 
 
 @dataclass
@@ -30,11 +40,26 @@ class Sent:
     repeats: int = 0
     poison: int = 0
     is_complete: bool = False
+    _firsts: dict[int, list[First]] = field(default_factory=lambda: defaultdict(list))
+    _told_of: set[str] = field(default_factory=set)
 
     def add(self, steps: Sequence[Step]) -> None:
         self.records += len(steps)
         self.repeats += sum(step.is_repeat for step in steps)
         self.poison += sum(step.purchase is None for step in steps)
+
+    def place(self, partition: int, base_offset: int, steps: Sequence[Step]) -> None:
+        """`steps` lie in the partition from `base_offset` on."""
+        for offset, step in enumerate(steps, start=base_offset):
+            if step.purchase is None or step.kind is Kind.VIEWED or step.purchase.order_id in self._told_of:
+                continue
+            self._told_of.add(step.purchase.order_id)
+            self._firsts[partition].append(First(offset, step.purchase.order_id))
+
+    def firsts_from(self, partition: int, offset: int) -> Sequence[First]:
+        """Where orders are told of for the first time, from `offset` on, in the log's order."""
+        firsts = self._firsts[partition]
+        return firsts[bisect_left(firsts, offset, key=attrgetter("offset")) :]
 
 
 class Producer:
@@ -50,21 +75,25 @@ class Producer:
         started = loop.time()
         for first in range(0, len(steps), _STEPS_A_ROUND):
             part = steps[first : first + _STEPS_A_ROUND]
-            await self._send_now(part)
+            await self._send_now(part, sent)
             sent.add(part)
             await asyncio.sleep(max(0.0, started + (first + len(part)) / per_second - loop.time()))
         sent.is_complete = True
 
-    async def _send_now(self, steps: Sequence[Step]) -> None:
+    async def _send_now(self, steps: Sequence[Step], sent: Sent) -> None:
         batches: dict[int, Any] = defaultdict(self._client.create_batch)
+        parts: dict[int, list[Step]] = defaultdict(list)
         for step in steps:
             message = self._post.message(step, datetime.now(UTC))
-            _append(batches[partition_of(message.key)], message)
-        acknowledged = [
+            partition = partition_of(message.key)
+            _append(batches[partition], message)
+            parts[partition].append(step)
+        futures = [
             await self._client.send_batch(batch, self._topic, partition=partition)
             for partition, batch in batches.items()
         ]
-        await asyncio.gather(*acknowledged)
+        for partition, acknowledged in zip(batches, await asyncio.gather(*futures), strict=True):
+            sent.place(partition, acknowledged.offset, parts[partition])
 
 
 @asynccontextmanager

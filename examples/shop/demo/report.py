@@ -56,6 +56,19 @@ def print_report(report: Report, letter: str, next_commands: Sequence[str]) -> N
     _print_outcome(console, report)
 
 
+def opened_at(kill: Kill) -> str:
+    """Where the killed transactions' batches begin."""
+    return ", ".join(f"{batch.job} {batch.partition}@{batch.next_offset}" for batch in kill.batches)
+
+
+def applied_at(kill: Kill) -> str:
+    """Up to where projections were settled, and an order that their sinks knew beyond, with its first record."""
+    return ", ".join(
+        f"{standing.job} {standing.partition}@{standing.next_offset} shows {first.order} of {first.offset}"
+        for standing, first in ((each.standing, each.first) for each in kill.applied)
+    )
+
+
 def _summary(report: Report) -> Table:
     table = _table("The trial", "", "")
     lines = [
@@ -67,8 +80,8 @@ def _summary(report: Report) -> Table:
         ("speed", f"{report.events_per_second:,.0f} records/s, each handled by {len(report.claimed)} jobs"),
     ]
     if report.kill is not None:
-        batches = ", ".join(f"{b.job} {b.partition}@{b.next_offset}" for b in report.kill.batches)
-        lines.append(("killed", f"{report.kill.worker} with SIGKILL, a transaction open at {batches}"))
+        lines.append(("killed", f"{report.kill.worker} with SIGKILL, a transaction open at {opened_at(report.kill)}"))
+        lines.append(("", f"written to a sink and not settled: {applied_at(report.kill)}"))
     for job, (p50, p99) in report.freshness_seconds.items():
         count, dropped = report.claimed.get(job, 0), report.duplicates_dropped[job]
         lines.append(

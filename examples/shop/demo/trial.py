@@ -14,12 +14,13 @@ from typing import Any
 
 import aiohttp
 
+from examples.shop.demo.ahead import Sinks
 from examples.shop.demo.kill import kill_in_flight, unproven
 from examples.shop.demo.place import Place, TrialFailed, fresh_place
 from examples.shop.demo.poison import POISON
 from examples.shop.demo.produce import Sent, producing
 from examples.shop.demo.purchases import read_purchases
-from examples.shop.demo.report import Report
+from examples.shop.demo.report import Report, applied_at, opened_at
 from examples.shop.demo.sabotage import Sabotage, spoil
 from examples.shop.demo.screen import Screen, screen
 from examples.shop.demo.story import Step, Story
@@ -65,7 +66,7 @@ async def run_trial(options: Options) -> tuple[Report, Place]:
             shown.say(f"sabotage: {options.sabotage} of order {report.sabotaged}")
         shown.say("checking every account, document, row and dead letter against the source")
         await _check(place, report, options)
-        _judge(report)
+        judge(report)
     report.seconds = time.monotonic() - started
     return report, place
 
@@ -102,9 +103,10 @@ async def _work(watch: Watch, report: Report, steps: Sequence[Step], options: Op
 
 
 async def _kill_and_replace(watch: Watch, report: Report) -> None:
-    report.kill = await kill_in_flight(watch.workers, watch.database)
-    batches = ", ".join(f"{b.job} {b.partition}@{b.next_offset}" for b in report.kill.batches)
-    watch.screen.say(f"killed {report.kill.worker} (SIGKILL) with a transaction open: {batches}")
+    sinks = Sinks(watch.place, watch.http, watch.sent)
+    report.kill = await kill_in_flight(watch.workers, watch.database, sinks)
+    watch.screen.say(f"killed {report.kill.worker} (SIGKILL) with a transaction open: {opened_at(report.kill)}")
+    watch.screen.say(f"and with writes in a sink that are not settled: {applied_at(report.kill)}")
     watch.workers.append(await start_worker(watch.place, "worker-3"))
     watch.screen.say("worker-3 takes its place")
 
@@ -144,11 +146,13 @@ async def _check(place: Place, report: Report, options: Options) -> None:
     report.failures += verdict["differences"]
 
 
-def _judge(report: Report) -> None:
+def judge(report: Report) -> None:
     """What the checker cannot see: the duplicates, the poison that was sent, the kill, how the workers ended."""
     report.failures += [f"{job}: no duplicate was dropped" for job, n in report.duplicates_dropped.items() if not n]
     if report.poison != len(POISON):
         report.failures.append(f"{report.poison} kinds of poison were sent instead of {len(POISON)}")
     if report.kill is None or not report.kill.batches:
-        report.failures.append("the kill hit nothing in flight")
+        report.failures.append("the kill hit no transaction in flight")
+    if report.kill is None or not report.kill.applied:
+        report.failures.append("the kill hit no projection's batch in flight")
     report.failures += [f"{name} ended with {code}" for name, code in report.worker_exits.items() if code]
