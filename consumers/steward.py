@@ -9,10 +9,11 @@ from enum import Enum, auto
 from uuid import UUID
 
 from consumers.batch import Batch
+from consumers.obstacle import Obstacle, ObstacleKind, find_obstacle
 from consumers.positions import Position, Positions
 from tidegate_kernel.errors import Transient
-from tidegate_kernel.event import Fence, TopicPartition
-from tidegate_kernel.source import LogRange, RecordSource
+from tidegate_kernel.event import Fence, JobCode, TopicPartition
+from tidegate_kernel.source import LogRange, RecordSource, SourceFailure
 
 
 class Standing(Enum):
@@ -28,42 +29,46 @@ class Standing(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """Ranges and topic ids of some partitions at one moment."""
+    """Ranges and topic ids of some partitions at one moment. `job`: whose live consumer asked; None for a backfill."""
 
     ranges: Mapping[TopicPartition, LogRange]
     topic_ids: Mapping[str, UUID]
+    job: JobCode | None = None
 
     def beginning(self, partition: TopicPartition) -> Position:
         """The log's start, under the topic's id of now."""
         return Position(0, self.ranges[partition].start, self.topic_ids[partition.topic])
 
     def obstacle(self, partition: TopicPartition, position: Position) -> str | None:
-        """Why the partition must not be read from `position`, or None. Never jumps over what is missing."""
-        held = self.ranges[partition]
-        if self.topic_ids[partition.topic] != position.topic_id:
-            return (
-                f"re-created: topic {partition.topic!r} has another id than when position {position.next_offset} "
-                "was reached; its offsets mean other records now"
-            )
-        if position.next_offset < held.start:
-            return f"gap: retention removed offsets {position.next_offset} to {held.start - 1} before they were handled"
-        if position.next_offset > held.end:
-            return f"re-created: position {position.next_offset} lies beyond the log's end {held.end}"
-        return None
+        """Why the partition must not be read from `position`, and what resolves it; None where it may be."""
+        found = find_obstacle(partition, position, self.ranges[partition], self.topic_ids[partition.topic])
+        return None if found is None else found.told(self.job)
 
 
 class Steward:
-    """Ownership of one run's positions."""
+    """Ownership of one run's positions. `job` names the job whose live consumer it serves, for what it tells people."""
 
-    def __init__(self, positions: Positions) -> None:
+    def __init__(self, positions: Positions, *, job: JobCode | None = None) -> None:
         self._positions = positions
+        self.job = job
 
     async def survey(self, source: RecordSource, partitions: Sequence[TopicPartition]) -> Survey:
         """What Kafka says of `partitions` now, asked once for all of them. Raises Transient."""
         ranges, ids = await asyncio.gather(
             source.ranges(partitions), topic_ids(source, (partition.topic for partition in partitions))
         )
-        return Survey(ranges, ids)
+        return Survey(ranges, ids, self.job)
+
+    async def explain(
+        self, source: RecordSource, partition: TopicPartition, position: Position, failure: SourceFailure
+    ) -> str:
+        """Why `partition` cannot be read on after `failure`, and what resolves it."""
+        try:
+            survey = await self.survey(source, [partition])
+        except Transient:
+            return str(failure)
+        found = survey.obstacle(partition, position)
+        return Obstacle(ObstacleKind.UNREADABLE, partition, str(failure)).told(self.job) if found is None else found
 
     async def take(self, partition: TopicPartition, survey: Survey) -> Position:
         """This process owns `partition`. Its first owner ever begins at the log's start.

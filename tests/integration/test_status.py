@@ -159,7 +159,8 @@ async def test_what_retention_removed_is_a_gap_and_no_lag(bench: Bench) -> None:
     await bench.stand_at(1)
     job = await bench.job()
     [partition] = job.partitions
-    assert partition.obstacle == "gap: retention removed offsets 1 to 2"
+    assert (partition.obstacle or "").startswith("gap: retention removed offsets 1 to 2 ")
+    assert f"'tidegate offsets accept-gap search {bench.topic}:0 " in (partition.obstacle or "")
     assert partition.records_behind == 2
     assert job.verdict is Verdict.BLOCKED
 
@@ -176,6 +177,7 @@ async def test_re_created_topic_is_told_and_its_lag_is_not_negative(bench: Bench
     [partition] = job.partitions
     assert partition.obstacle is not None
     assert partition.obstacle.startswith("re-created")
+    assert f"'tidegate offsets adopt search {bench.topic}:0 " in partition.obstacle
     assert partition.records_behind == 0
     assert job.verdict is Verdict.BLOCKED
 

@@ -8,8 +8,9 @@ from datetime import datetime
 from typing import NamedTuple
 from uuid import UUID
 
+from consumers.obstacle import Obstacle, ObstacleKind, find_obstacle
 from tidegate_kernel.clock import Clock
-from tidegate_kernel.event import TopicPartition
+from tidegate_kernel.event import JobCode, TopicPartition
 from tidegate_kernel.kafka import open_reader
 from tidegate_kernel.settings import KafkaSettings
 from tidegate_kernel.source import LogRange, RecordSource, SourceFailure
@@ -72,18 +73,20 @@ async def partition_statuses(
     positions: Mapping[TopicPartition, LivePosition],
     logs: Mapping[TopicPartition, Log],
     clock: Clock,
+    *,
+    job: JobCode,
 ) -> list[PartitionStatus]:
     """Returns the status of every partition that has a position or a log, in order."""
-    obstacles = {p: _obstacle(positions[p], logs.get(p)) for p in positions}
+    obstacles = {p: _obstacle(p, positions[p], logs.get(p)) for p in positions}
     unhandled = {
         p: first
         for p, log in logs.items()
-        if (first := _first_unhandled(positions.get(p), log)) < log.range.end and not _is_other_topic(obstacles.get(p))
+        if (first := _first_unhandled(positions.get(p), log)) < log.range.end and not _is_other_log(obstacles.get(p))
     }
     written = await _written_at(settings, {p: (first, logs[p].range.end) for p, first in unhandled.items()}, clock)
     statuses = []
     for partition in sorted(positions.keys() | logs.keys()):
-        live, log = positions.get(partition), logs.get(partition)
+        live, log, obstacle = positions.get(partition), logs.get(partition), obstacles.get(partition)
         is_behind = partition in unhandled and written.get(partition) != _NOTHING_LEFT
         statuses.append(
             PartitionStatus(
@@ -94,7 +97,7 @@ async def partition_statuses(
                 seconds_behind=_age(written.get(partition), clock) if is_behind else 0.0,
                 owner=None if live is None else live.owner,
                 moved_at=None if live is None else live.moved_at,
-                obstacle=obstacles.get(partition),
+                obstacle=None if obstacle is None else obstacle.told(job),
             )
         )
     return statuses
@@ -103,26 +106,20 @@ async def partition_statuses(
 _NOTHING_LEFT = -1
 """Instead of a timestamp: only control records stand before the end."""
 
-_RECREATED = "re-created"
-
 
 def _first_unhandled(live: LivePosition | None, log: Log) -> int:
     """What retention removed is not waited for any more: it is the obstacle's matter, not the lag's."""
     return log.range.start if live is None else max(log.range.start, live.next_offset)
 
 
-def _obstacle(live: LivePosition, log: Log | None) -> str | None:
+def _obstacle(partition: TopicPartition, live: LivePosition, log: Log | None) -> Obstacle | None:
     if log is None:
-        return "the topic or partition does not exist"
-    if live.topic_id != log.topic_id or live.next_offset > log.range.end:
-        return f"{_RECREATED}: offset {live.next_offset} was reached in another topic of this name"
-    if live.next_offset < log.range.start:
-        return f"gap: retention removed offsets {live.next_offset} to {log.range.start - 1}"
-    return None
+        return Obstacle(ObstacleKind.MISSING, partition, "the topic or partition does not exist")
+    return find_obstacle(partition, live, log.range, log.topic_id)
 
 
-def _is_other_topic(obstacle: str | None) -> bool:
-    return obstacle is not None and obstacle.startswith(_RECREATED)
+def _is_other_log(obstacle: Obstacle | None) -> bool:
+    return obstacle is not None and obstacle.kind in (ObstacleKind.RECREATED, ObstacleKind.BEYOND_END)
 
 
 async def _written_at(

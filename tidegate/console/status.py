@@ -108,7 +108,7 @@ async def _partitions(
     names = {topic.name for topic in job.topics}
     own_logs = {partition: log for partition, log in logs.items() if partition.topic in names}
     own = {partition: live for partition, live in positions.items() if partition.topic in names}
-    return await partition_statuses(settings.kafka, own, own_logs, clock)
+    return await partition_statuses(settings.kafka, own, own_logs, clock, job=job.job_code)
 
 
 async def _live_positions(connection: Connection, service: str, job: Job) -> dict[TopicPartition, LivePosition]:
