@@ -12,7 +12,7 @@ from typing import Literal
 from tidegate_kernel.postgres import Connection, translated_errors
 from tidegate_kernel.source import Outgoing
 
-Kind = Literal["event", "dead_letter"]
+Kind = Literal["event", "dead_letter", "audit"]
 
 _COLUMNS = ("kind", "topic", "key", "value", "header_names", "header_values")
 

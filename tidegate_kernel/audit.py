@@ -1,0 +1,169 @@
+"""Everything done by hand passes here: checked, done and written down in one transaction.
+
+Every function that changes state by hand takes an actor and works inside `permitted`; the command line, the console and
+a script of one's own then go through the same check. The audit's own rules stand in migration 0002.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from enum import StrEnum
+from hashlib import sha256
+from types import TracebackType
+from typing import Any
+
+import asyncpg
+
+from tidegate_kernel.errors import Denied, Misconfigured, Transient
+from tidegate_kernel.permissions import MOST_REASON_CHARACTERS, Actor, Deed, Receipt, check
+from tidegate_kernel.postgres import Connection, Pool, translated_errors
+from tidegate_kernel.queries import load_queries
+
+_QUERIES = load_queries(__package__)
+
+# A filter that somebody typed fits many times over; what is longer is kept by its digest.
+_MOST_PARAMETER_BYTES = 16 * 1024
+_MOST_NAME_CHARACTERS = 500
+
+
+class Outcome(StrEnum):
+    """How an attempt ended."""
+
+    DONE = "done"
+    DENIED = "denied"
+    FAILED = "failed"
+
+
+@asynccontextmanager
+async def permitted(database: Connection | Pool, actor: Actor, deed: Deed) -> AsyncIterator[Connection]:
+    """The block runs in a transaction, if the actor may do the deed; the audit has a row of it either way.
+
+    `done` commits together with what the block did. A refusal, also a Denied that the block raises, is kept as
+    `denied`; any other error rolls back and is kept as `failed`. The block holds database work only: the connection is
+    its transaction's. A bare connection must not be in a transaction already.
+
+    Raises Denied, Misconfigured for a database role that may not write the audit, Transient.
+    """
+    attempt = _Attempt(database, actor, deed)
+    async with attempt:
+        with translated_errors(str(deed.action)):
+            async with _connection(database) as connection, connection.transaction():
+                await _require(connection, actor, deed)
+                yield connection
+                attempt.receipt = await _append(connection, actor, deed, Outcome.DONE)
+
+
+async def refuse_early(database: Connection | Pool, actor: Actor, deed: Deed) -> None:
+    """Nothing happens if the actor may do the deed; else it is refused and audited as by `permitted`.
+
+    For work that takes long before it changes anything: `permitted` still has to stand where the change is made.
+    """
+    async with _Attempt(database, actor, deed):
+        with translated_errors(str(deed.action)):
+            async with _connection(database) as connection, connection.transaction():
+                await _require(connection, actor, deed)
+
+
+class _Attempt:
+    """Around the transaction of a deed: sees to it that however it ends, the audit says so."""
+
+    def __init__(self, database: Connection | Pool, actor: Actor, deed: Deed) -> None:
+        self._database, self._actor, self._deed = database, actor, deed
+        self.receipt: Receipt | None = None
+
+    async def __aenter__(self) -> None:
+        return None
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        if error is None:
+            if self.receipt is not None:
+                self._actor.on_receipt(self.receipt)
+            return False
+        try:
+            return await self._keep(error)
+        except (Transient, Misconfigured) as unkept:
+            error.add_note(f"the audit has no row of this: {unkept}")
+            return False
+
+    async def _keep(self, error: BaseException) -> bool:
+        """The audit tells of the failure. True if there was none: only the answer to COMMIT was lost."""
+        with translated_errors("audit"):
+            async with _connection(self._database) as connection:
+                was_done = isinstance(error, Transient) and await self._is_kept(connection)
+                if not was_done:
+                    outcome = Outcome.DENIED if isinstance(error, Denied) else Outcome.FAILED
+                    async with connection.transaction():
+                        self.receipt = await _append(connection, self._actor, self._deed, outcome, type(error).__name__)
+        assert self.receipt is not None
+        self._actor.on_receipt(self.receipt)
+        return was_done
+
+    async def _is_kept(self, connection: Connection) -> bool:
+        """Whether the row that was appended before COMMIT was asked for is there."""
+        return self.receipt is not None and bool(await connection.fetchval(_QUERIES["has_audit"], *self.receipt))
+
+
+@asynccontextmanager
+async def _connection(database: Connection | Pool) -> AsyncIterator[Connection]:
+    if isinstance(database, asyncpg.Pool):
+        async with database.acquire(timeout=10) as connection:
+            yield connection
+        return
+    if database.is_in_transaction():
+        # The row of a refusal would be rolled back with it.
+        raise RuntimeError("a deed needs a transaction of its own, and this connection is in one")
+    yield database
+
+
+async def _require(connection: Connection, actor: Actor, deed: Deed) -> None:
+    """Raises Denied. The token is looked at again: it may have been revoked since the actor was made of it."""
+    check(actor, deed)
+    if actor.token is None:
+        return
+    row = await connection.fetchrow(_QUERIES["token_standing"], actor.token)
+    if row is None or row["is_revoked"] or row["is_expired"]:
+        became = "expired" if row is not None and row["is_expired"] else "revoked"
+        raise Denied(f"{deed} is refused: token {actor.name!r} was {became} meanwhile")
+
+
+async def _append(
+    connection: Connection, actor: Actor, deed: Deed, outcome: Outcome, error_class: str | None = None
+) -> Receipt:
+    texts = [actor.origin, str(deed.action), deed.target]
+    try:
+        row = await connection.fetchrow(
+            _QUERIES["append_audit"],
+            _storable(actor.name),
+            actor.role,
+            actor.token,
+            *(_storable(text) for text in texts),
+            _storable(deed.reason, MOST_REASON_CHARACTERS),
+            _parameters(deed.parameters),
+            *(None if part is None else _storable(part) for part in (deed.tenant, deed.brand)),
+            outcome,
+            error_class,
+        )
+    except asyncpg.InsufficientPrivilegeError as error:
+        raise Misconfigured(
+            "this database role may not write the audit, so nothing was done; connect as the schema's owner, or have "
+            "it run 'tidegate migrate' with --worker-role and this role's name"
+        ) from error
+    assert row is not None
+    return Receipt(row["seq"], row["hash"])
+
+
+def _storable(text: str, most: int = _MOST_NAME_CHARACTERS) -> str:
+    """`text` as Postgres can hold it: an argument may carry bytes that are no text, and a denied one any length."""
+    return text[:most].encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
+
+
+def _parameters(given: Mapping[str, Any]) -> str:
+    # Escaped to ASCII, so that any text passes.
+    text = json.dumps(given, sort_keys=True, default=str)
+    if len(text) <= _MOST_PARAMETER_BYTES:
+        return text
+    return json.dumps({"omitted_bytes": len(text), "sha256": sha256(text.encode()).hexdigest()})
