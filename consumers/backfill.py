@@ -15,6 +15,7 @@ import structlog
 from consumers.backfill_lease import LEASE_SECONDS, BackfillLease
 from consumers.lane import Lane, LaneSettings
 from consumers.meter import Meter
+from consumers.outages import Outages
 from consumers.ownership import Hold, Holdings
 from consumers.pipeline import Pipeline
 from consumers.positions import Position
@@ -49,7 +50,9 @@ class Backfill:
         settings: LaneSettings,
         clock: Clock,
         meter: Meter,
+        outages: Outages,
     ) -> None:
+        self._outages = outages
         self._source, self._pipeline, self._steward = source, pipeline, steward
         self.settings, self.clock, self.meter = settings, clock, meter
         self._holdings = Holdings(settings.lanes)
@@ -61,6 +64,9 @@ class Backfill:
 
     def is_stopping(self) -> bool:
         return self._stopping.is_set()
+
+    def note_trouble(self, error: Transient) -> None:
+        self._outages.suspect(error)
 
     def note_lost(self, partition: TopicPartition, *, is_assigned: bool) -> None:  # noqa: ARG002  # no group here
         """Another process works on this backfill: this one has to end."""
@@ -97,12 +103,16 @@ class Backfill:
         ]
         try:
             async with asyncio.TaskGroup() as tasks:
-                renewal = tasks.create_task(self._keep_lease(lease, run), name="backfill-lease")
+                upkeep = [
+                    tasks.create_task(self._keep_lease(lease, run), name="backfill-lease"),
+                    tasks.create_task(self._outages.watch(self._source, self._holdings), name="breakers"),
+                ]
                 for lane in lanes:
                     tasks.create_task(lane.run(), name=f"lane-{lane.number}")
                 await self._until_done_or_stopped()
                 self._stopping.set()
-                renewal.cancel()
+                for task in upkeep:
+                    task.cancel()
         except ExceptionGroup as group:
             raise group.exceptions[0] from group  # whoever failed first ended the others
         self._raise_if_lost()

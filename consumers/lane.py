@@ -54,6 +54,9 @@ class LaneHost(Protocol):
     def meter(self) -> Meter: ...
     def is_stopping(self) -> bool: ...
 
+    def note_trouble(self, error: Transient) -> None:
+        """A batch was rolled back, or a fetch failed: perhaps something that the job needs is away."""
+
     def note_lost(self, partition: TopicPartition, *, is_assigned: bool) -> None:
         """The lane dropped `partition` because its row has another owner."""
 
@@ -116,6 +119,7 @@ class Lane:
             self._end_fetch()
             self._failed_fetches += 1
             _log.warning(logs.FETCH_FAILED, error=str(error), failures=self._failed_fetches)
+            self._host.note_trouble(error)
             await self._host.clock.sleep(self._host.settings.retry.delay(self._failed_fetches, error))
             return ()
         asked = self._end_fetch()
@@ -164,7 +168,9 @@ class Lane:
             case Unreadable(offset=offset, error=error):
                 await self._work(held, self._batch(held, [UnreadRecord(*held.partition, offset)], unreadable=error))
             case SourceFailure():
-                self._block(held, str(found))
+                why = await self._steward.explain(self._source, held.partition, held.position, found)
+                if self._holdings.is_current(held):
+                    self._block(held, why)
             case _:
                 records = held.unhandled(found)
                 if records:
@@ -187,7 +193,7 @@ class Lane:
 
     async def _work(self, held: Holding, batch: Batch) -> None:
         started = self._host.clock.monotonic()
-        held.begin(batch)
+        held.begin(batch, started)
         try:
             self._settled(held, batch, await self._pipeline.handle(batch), started=started)
         except StaleOwner:
@@ -195,7 +201,7 @@ class Lane:
         except Transient as error:
             self._hold_back(held, batch, error)
         finally:
-            held.idle.set()
+            held.end()
 
     def _settled(self, held: Holding, batch: Batch, outcome: Outcome, *, started: float) -> None:
         held.settle(batch)
@@ -216,6 +222,7 @@ class Lane:
         held.waiting, held.due = batch, self._host.clock.monotonic() + delay
         self._source.pause([held.partition])
         self._host.meter.held_back()
+        self._host.note_trouble(error)
         _log.warning(
             logs.BATCH_HELD_BACK,
             topic=held.partition.topic,

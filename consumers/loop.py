@@ -15,6 +15,7 @@ import structlog
 
 from consumers.lane import Lane, LaneSettings
 from consumers.meter import Meter
+from consumers.outages import Outages
 from consumers.ownership import Hold, Holdings
 from consumers.pipeline import Pipeline
 from consumers.recreation import watch_topics
@@ -39,8 +40,17 @@ class ConsumerLoop:
     """Runs one job's live consumer until it is asked to stop. Use once."""
 
     def __init__(
-        self, join: Join, pipeline: Pipeline, steward: Steward, *, settings: LaneSettings, clock: Clock, meter: Meter
+        self,
+        join: Join,
+        pipeline: Pipeline,
+        steward: Steward,
+        *,
+        settings: LaneSettings,
+        clock: Clock,
+        meter: Meter,
+        outages: Outages,
     ) -> None:
+        self._outages = outages
         self._join, self._pipeline, self._steward = join, pipeline, steward
         self.settings, self.clock, self.meter = settings, clock, meter
         self._assigned: frozenset[TopicPartition] = frozenset()
@@ -80,7 +90,11 @@ class ConsumerLoop:
             upkeep = [
                 tasks.create_task(self._keep_ownership(source), name="ownership"),
                 tasks.create_task(self._keep_committing(source), name="commits"),
-                tasks.create_task(watch_topics(source, self.holdings, self.clock), name="topic-watch"),
+                tasks.create_task(
+                    watch_topics(source, self.holdings, self.clock, self.note_trouble, job=self._steward.job),
+                    name="topic-watch",
+                ),
+                tasks.create_task(self._outages.watch(source, self.holdings), name="breakers"),
             ]
             self._running = self._lanes(source)
             lanes = [tasks.create_task(lane.run(), name=f"lane-{lane.number}") for lane in self._running]
@@ -100,6 +114,9 @@ class ConsumerLoop:
 
     def is_stopping(self) -> bool:
         return self._stopping.is_set()
+
+    def note_trouble(self, error: Transient) -> None:
+        self._outages.suspect(error)
 
     def note_lost(self, partition: TopicPartition, *, is_assigned: bool) -> None:
         """A lane found another owner. Where the group still says it is ours, it is taken over again, with a pause."""
@@ -146,6 +163,7 @@ class ConsumerLoop:
                 await self._take(source, partition, survey)
         except Transient as error:
             _log.warning(logs.TAKEOVER_FAILED, error=str(error))
+            self.note_trouble(error)
 
     async def _take(self, source: RecordSource, partition: TopicPartition, survey: Survey) -> None:
         for lane in self._running:
@@ -187,6 +205,7 @@ class ConsumerLoop:
         except (Transient, NotAssigned) as error:
             offsets = {f"{p.topic}:{p.partition}": offset for p, offset in news.items()}
             _log.warning(logs.COMMIT_FAILED, offsets=offsets, error=str(error))
+            self.note_trouble(error)
 
     async def _finish(self, lanes: Sequence[asyncio.Task[None]]) -> None:
         """Batches in hand are settled within the drain time-out, or cut off and left for redelivery."""

@@ -33,9 +33,9 @@ class Hold(StrEnum):
 class Holding:
     """An owned partition. `position` moves with each settle; `waiting` is a batch to be tried again at `due`.
 
-    `holds` says why it must rest besides that. `idle` is set while no batch of it is being worked on. `tail_seen`: a
-    hidden tail that the last fetch found, passed not before `tail_due`. `is_finished`: a backfill has reached the
-    partition's end. Timestamps of records are milliseconds.
+    `holds` says why it must rest besides that. `in_hand_since` (monotonic): since when a batch of it is being worked
+    on; `idle` is set while none is. `tail_seen`: a hidden tail that the last fetch found, passed not before `tail_due`.
+    `is_finished`: a backfill has reached the partition's end. Timestamps of records are milliseconds.
     """
 
     partition: TopicPartition
@@ -45,6 +45,7 @@ class Holding:
     due: float = 0.0
     tail_seen: int | None = None
     tail_due: float = 0.0
+    in_hand_since: float | None = None
     oldest_in_hand: int | None = None
     newest_settled: int | None = None
     caught_up_at: datetime | None = None
@@ -111,10 +112,16 @@ class Holding:
         if end is not None and self.waiting is None:
             self.is_finished = max(self.position.next_offset, source.drained_to(self.partition) or 0) >= end
 
-    def begin(self, batch: Batch) -> None:
-        """A batch of it is in hand."""
+    def begin(self, batch: Batch, now: float) -> None:
+        """A batch of it is in hand from `now` (monotonic) on, until `end`."""
         self.idle.clear()
+        self.in_hand_since = now
         self.oldest_in_hand = max(0, batch.records[0].timestamp)
+
+    def end(self) -> None:
+        """No batch of it is being worked on, whatever became of the last one."""
+        self.in_hand_since = None
+        self.idle.set()
 
     def settle(self, batch: Batch) -> None:
         """The batch is final."""

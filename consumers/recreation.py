@@ -6,44 +6,55 @@ be passed over. So the broker is asked for the ids now and then, beside the comp
 
 from __future__ import annotations
 
-from uuid import UUID
+from collections.abc import Callable
 
 import structlog
 
+from consumers.obstacle import NO_TOPIC_ID, is_same_topic, recreated
 from consumers.ownership import Hold, Holding, Holdings
 from consumers.steward import topic_ids
 from tidegate_kernel import logs
 from tidegate_kernel.clock import Clock
 from tidegate_kernel.errors import Transient
+from tidegate_kernel.event import JobCode
 from tidegate_kernel.source import RecordSource
 
 _log = structlog.get_logger(__name__)
 
 # Bounds what is read of a new topic from the wrong place before its partitions stop.
 LOOK_EVERY_SECONDS = 10.0
-_UNKNOWN = UUID(int=0)
 
 
-async def watch_topics(source: RecordSource, holdings: Holdings, clock: Clock) -> None:
-    """Looks until cancelled; a partition whose position counts the offsets of another topic is blocked."""
+async def watch_topics(
+    source: RecordSource,
+    holdings: Holdings,
+    clock: Clock,
+    on_trouble: Callable[[Transient], None],
+    *,
+    job: JobCode | None = None,
+) -> None:
+    """Looks until cancelled; a partition whose position counts the offsets of another topic is blocked.
+
+    `on_trouble` is told when Kafka does not answer.
+    """
     while True:
         await clock.sleep(LOOK_EVERY_SECONDS)
         held = [one for one in holdings.all() if one.blocked is None]
         try:
             ids = await topic_ids(source, (one.partition.topic for one in held))
-        except Transient:
-            continue  # Kafka does not answer now: fetching tells that already
+        except Transient as error:
+            on_trouble(error)  # the client's own fetches are silent while it finds no broker
+            continue
         for one in held:
             # Without an id: it is deleted and not there again, or the broker is too old to have ids.
-            if ids[one.partition.topic] not in (_UNKNOWN, one.position.topic_id) and holdings.is_current(one):
-                _block(source, one)
+            topic_id = ids[one.partition.topic]
+            is_other = topic_id != NO_TOPIC_ID and not is_same_topic(one.position.topic_id, topic_id)
+            if is_other and holdings.is_current(one):
+                _block(source, one, job)
 
 
-def _block(source: RecordSource, held: Holding) -> None:
+def _block(source: RecordSource, held: Holding, job: JobCode | None) -> None:
     topic, partition = held.partition
-    why = (
-        f"re-created: topic {topic!r} has another id since it was taken over; position {held.position.next_offset} "
-        "counts the offsets of the old one, and the new one's first records were not read"
-    )
+    why = recreated(held.partition, held.position).told(job)
     held.hold(Hold.BLOCKED, why, source)
     _log.error(logs.PARTITION_BLOCKED, topic=topic, partition=partition, why=why)

@@ -57,6 +57,10 @@ class ClickHouse:
     def name(self) -> str:
         return self.table
 
+    @property
+    def store(self) -> str:
+        return "clickhouse"
+
     @cached_property
     def rows(self) -> RowEncoder:
         """Raises Misconfigured for a column of an unknown type."""

@@ -49,6 +49,10 @@ class Elasticsearch:
         return self.index
 
     @property
+    def store(self) -> str:
+        return "elasticsearch"
+
+    @property
     def physical(self) -> str:
         """The index itself. Its generation is part of the name, so that a rebuild fills another beside it."""
         return f"{self.index}-g1"

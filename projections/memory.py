@@ -51,6 +51,10 @@ class MemorySink:
         self._is_prepared = False
         self._stored: dict[str, _Stored] = {}
 
+    @property
+    def store(self) -> str:
+        return "memory"
+
     def where(self, settings: Settings) -> str:  # noqa: ARG002  # part of the interface
         return f"sink {self.name!r} of this process"
 

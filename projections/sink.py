@@ -65,6 +65,10 @@ class SinkDeclaration(Protocol):
         """What readers query: the alias or view."""
 
     @property
+    def store(self) -> str:
+        """What kind of store it is, as one word: names it in metrics and messages."""
+
+    @property
     def batch_size(self) -> int:
         """Records a batch should hold for this store to be efficient."""
 

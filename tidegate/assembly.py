@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from consumers.decoding import Decoder
 from consumers.lane import LaneSettings
 from consumers.loop import ConsumerLoop, Join
 from consumers.meter import Meter
+from consumers.outages import POSTGRES, Outages, Probe
 from consumers.pipeline import CommandRoad, Ledger, Pipeline, ProjectionRoad, Road
 from consumers.positions import Positions
 from consumers.steward import Steward
@@ -23,7 +25,7 @@ from tidegate.jobs.mediator import Mediator
 from tidegate_kernel.clock import Clock
 from tidegate_kernel.event import LIVE, JobId, RunId
 from tidegate_kernel.metrics import Metrics
-from tidegate_kernel.postgres import Pool, is_writable, translated_errors
+from tidegate_kernel.postgres import Connections, Pool, is_writable, translated_errors
 from tidegate_kernel.settings import Settings
 
 # Events of a batch handled one by one in a transaction: the knee of the claim statement lies at 500 to 1,000 rows.
@@ -41,6 +43,7 @@ class Resources:
     threads: ThreadPoolExecutor
     owner: str
     deps: Any = None
+    connections: Connections = field(default_factory=Connections)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,7 @@ class JobParts:
     steward: Steward
     meter: Meter
     lanes: LaneSettings
+    outages: Outages
     last_progress: Callable[[], float]
     """Monotonic time at which a handler was last called; 0 for jobs without handlers."""
 
@@ -70,27 +74,45 @@ async def assemble(app: App, job: Job, resources: Resources, *, sink: Sink | Non
     mediator = _mediator(app, job, resources) if isinstance(job, ConsumerJob) else None
     if isinstance(job, ProjectionJob):
         resources.metrics.freshness_sla.labels(job.code).set(job.freshness_sla.total_seconds())
+    outages = Outages(
+        job.code,
+        _probes(app, job, resources.settings, sink),
+        clock=resources.clock,
+        metrics=resources.metrics,
+        connections=resources.connections,
+    )
     decoder = Decoder({topic.name: topic for topic in job.topics}, job.events, job.unlisted)
     return JobParts(
         job=job,
         id=number,
-        pipeline=Pipeline(decoder, _road(app, job, resources, ledger, mediator or sink), ledger),
-        steward=Steward(Positions(resources.pool, job=number, run=run, owner=resources.owner)),
+        pipeline=Pipeline(decoder, _road(job, ledger, mediator or sink, outages), ledger),
+        steward=Steward(
+            Positions(resources.pool, job=number, run=run, owner=resources.owner),
+            job=job.job_code if run == LIVE else None,
+        ),
         meter=Meter(job.job_code, resources.metrics, resources.clock),
         lanes=_lane_settings(job, resources.settings),
+        outages=outages,
         last_progress=lambda: mediator.last_progress if mediator is not None else 0.0,
     )
 
 
 def live_loop(parts: JobParts, join: Join, clock: Clock) -> ConsumerLoop:
     """The job's live consumer over the given way of joining its group."""
-    return ConsumerLoop(join, parts.pipeline, parts.steward, settings=parts.lanes, clock=clock, meter=parts.meter)
+    return ConsumerLoop(
+        join,
+        parts.pipeline,
+        parts.steward,
+        settings=parts.lanes,
+        clock=clock,
+        meter=parts.meter,
+        outages=parts.outages,
+    )
 
 
-def _road(app: App, job: Job, resources: Resources, ledger: Ledger, target: Mediator | Sink | None) -> Road:
+def _road(job: Job, ledger: Ledger, target: Mediator | Sink | None, outages: Outages) -> Road:
     if isinstance(job, ConsumerJob) and isinstance(target, Mediator):
-        probe = _probe(app, job, resources.settings)
-        return CommandRoad(ledger, target, job.retry, probe=probe, silence_limit=job.silence_limit)
+        return CommandRoad(ledger, target, job.retry, probe=outages.all_answer, silence_limit=job.silence_limit)
     if target is None or isinstance(target, Mediator):
         raise ValueError(f"job {job.code!r} is a projection and needs its sink")
     return ProjectionRoad(ledger, target)
@@ -108,20 +130,14 @@ def _mediator(app: App, job: ConsumerJob, resources: Resources) -> Mediator:
     )
 
 
-def _probe(app: App, job: ConsumerJob, settings: Settings) -> Callable[[], Awaitable[bool]]:
-    """Whether everything the job needs answers on fresh connections: an outage burns no attempts."""
-    probes = [d.probe for d in app.dependencies if d.name in job.needs]
-    dsn = settings.postgres_dsn.get_secret_value()
-
-    async def all_there() -> bool:
-        if not await is_writable(dsn):
-            return False
-        for probe in probes:
-            if not await probe():
-                return False
-        return True
-
-    return all_there
+def _probes(app: App, job: Job, settings: Settings, sink: Sink | None) -> dict[str, Probe]:
+    """How each thing that the job cannot do without is asked, by name."""
+    probes: dict[str, Probe] = {POSTGRES: partial(is_writable, settings.postgres_dsn.get_secret_value())}
+    if isinstance(job, ProjectionJob) and sink is not None:
+        probes[job.sink.store] = sink.probe
+    if isinstance(job, ConsumerJob):
+        probes |= {needed.name: needed.probe for needed in app.dependencies if needed.name in job.needs}
+    return probes
 
 
 def _origin(app: App, job: Job, number: JobId, run: RunId) -> Origin:

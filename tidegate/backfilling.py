@@ -96,7 +96,15 @@ async def run_backfill(
         parts = await assemble(app, job, resources, sink=sink, run=planned.run)
         positions = await Positions(resources.pool, job=live.id, run=planned.run, owner=resources.owner).all()
         source = await opened.enter_async_context(open_reader(settings.kafka, positions))
-        backfill = Backfill(source, parts.pipeline, parts.steward, settings=parts.lanes, clock=clock, meter=parts.meter)
+        backfill = Backfill(
+            source,
+            parts.pipeline,
+            parts.steward,
+            settings=parts.lanes,
+            clock=clock,
+            meter=parts.meter,
+            outages=parts.outages,
+        )
         _log.info(logs.BACKFILL_STARTED, job=code, run=planned.run, source=options.start.spell())
         async with _watched(backfill, options.on_progress, stop):
             is_done = await backfill.run(positions, lease, planned.run)

@@ -50,6 +50,10 @@ class Vitals:
             if loop.source is None:
                 problems.append(f"job {code!r}: has not joined its group yet")
             problems += (
+                f"job {code!r}: {name} does not answer since {since:%H:%M:%S} UTC"
+                for name, since in self._parts[code].outages.open.items()
+            )
+            problems += (
                 f"job {code!r}: {held.partition.topic}:{held.partition.partition} is blocked: {held.blocked}"
                 for held in loop.holdings.all()
                 if held.blocked is not None

@@ -31,7 +31,7 @@ from tidegate_kernel.clock import Clock, SystemClock
 from tidegate_kernel.errors import Misconfigured, Transient
 from tidegate_kernel.kafka import join_group, open_reader, open_writer
 from tidegate_kernel.metrics import Metrics
-from tidegate_kernel.postgres import open_pool, translated_errors
+from tidegate_kernel.postgres import Connections, open_pool, translated_errors
 from tidegate_kernel.settings import Settings
 from tidegate_kernel.tracing import exported_traces
 
@@ -105,10 +105,14 @@ async def open_resources(app: App, settings: Settings, *, jobs: int, clock: Cloc
     owner = f"{socket.gethostname()}:{os.getpid()}"
     size = jobs * settings.lanes + _SPARE_CONNECTIONS
     async with AsyncExitStack() as opened:
-        pool = await opened.enter_async_context(open_pool(dsn, size=size, application_name=f"tidegate {owner}"[:63]))
+        connections = Connections()
+        name = f"tidegate {owner}"[:63]
+        pool = await opened.enter_async_context(
+            open_pool(dsn, size=size, application_name=name, connections=connections)
+        )
         threads = opened.enter_context(ThreadPoolExecutor(_THREADS, thread_name_prefix="handler"))
         deps = await opened.enter_async_context(app.lifespan()) if app.lifespan is not None else None
-        yield Resources(settings, pool, clock, Metrics(), threads, owner, deps)
+        yield Resources(settings, pool, clock, Metrics(), threads, owner, deps, connections)
 
 
 @asynccontextmanager

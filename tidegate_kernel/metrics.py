@@ -45,6 +45,12 @@ class Metrics:
         self.stale = self._counter("writes_stale", "Writes older than what the sink holds.", ["job"])
         self.dead_letters = self._counter("dead_letters", "Records that became dead letters.", ["job", "reason"])
         self.held_back = self._counter("batches_held_back", "Batches rolled back to be tried again.", ["job"])
+        self.breaker_open = Gauge(
+            "tidegate_breaker_open",
+            "1 while something that the job needs does not answer its probe, else 0.",
+            ["job", "dependency"],
+            registry=self.registry,
+        )
         self.clock_skew = self._counter("clock_skew_events", "Events dated after their settling.", ["job"])
         self.batch_seconds = Histogram(
             "tidegate_batch_seconds",

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
+from weakref import WeakSet
 
 import asyncpg
 
@@ -42,6 +43,38 @@ def is_transient(error: BaseException) -> bool:
     return isinstance(error, (OSError, asyncio.TimeoutError, asyncpg.InternalClientError))
 
 
+def is_demoted(error: BaseException | None) -> bool:
+    """Whether `error` comes from a server that is no primary (any more)."""
+    while error is not None and not isinstance(error, asyncpg.ReadOnlySQLTransactionError):
+        error = error.__cause__
+    return error is not None
+
+
+class Connections:
+    """The connections of a pool, for when the server behind them is not the one to talk to any more."""
+
+    def __init__(self) -> None:
+        self._open: WeakSet[asyncpg.Connection[asyncpg.Record]] = WeakSet()
+        self._pool: Pool | None = None
+
+    async def note(self, connection: asyncpg.Connection[asyncpg.Record]) -> None:
+        """A new one; asyncpg calls it."""
+        self._open.add(connection)
+
+    def belong_to(self, pool: Pool) -> None:
+        self._pool = pool
+
+    async def renew(self) -> None:
+        """Each is replaced by a new one when it is next asked for."""
+        if self._pool is not None:
+            await self._pool.expire_connections()
+
+    def cut(self) -> None:
+        """Each is closed on the spot: whoever waits for an answer on it gets an error that is transient."""
+        for connection in list(self._open):
+            connection.terminate()
+
+
 @contextmanager
 def translated_errors(what: str) -> Iterator[None]:
     """Raises Transient instead of the driver's own errors that a repeat can cure; all others pass unchanged."""
@@ -67,8 +100,11 @@ async def open_pool(
     size: int,
     application_name: str = "tidegate",
     statement_timeout: timedelta = timedelta(seconds=60),
+    connections: Connections | None = None,
 ) -> AsyncIterator[Pool]:
     """Yields a pool of at most `size` connections; closed afterwards, at the latest after ten seconds.
+
+    `connections` gets a hand on all of them.
 
     Raises Misconfigured if the server cannot be reached or refuses the credentials at the start.
     """
@@ -83,9 +119,11 @@ async def open_pool(
         if await connection.fetchval("SELECT current_schema() = 'tidegate'"):
             # A role named like our schema would find our tables before its own: handlers' SQL means theirs.
             settings["search_path"] = "public"
+    connections = connections or Connections()
     pool: Pool = await asyncpg.create_pool(
-        dsn, min_size=0, max_size=size, timeout=10, command_timeout=90, server_settings=settings
+        dsn, min_size=0, max_size=size, timeout=10, command_timeout=90, server_settings=settings, init=connections.note
     )
+    connections.belong_to(pool)
     try:
         yield pool
     finally:

@@ -17,6 +17,7 @@ from consumers.failure import RetryPolicy
 from consumers.lane import LaneSettings
 from consumers.loop import ConsumerLoop
 from consumers.meter import Meter
+from consumers.outages import Outages, Probe
 from consumers.pipeline import Pipeline
 from consumers.positions import Position, Positions
 from consumers.steward import Steward
@@ -25,6 +26,7 @@ from tidegate_kernel.clock import SystemClock
 from tidegate_kernel.errors import StaleOwner, Transient
 from tidegate_kernel.event import LIVE, Fence, JobCode, JobId, Record, TopicPartition
 from tidegate_kernel.metrics import Metrics
+from tidegate_kernel.postgres import Connections
 from tidegate_kernel.source import RecordSource
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -93,12 +95,15 @@ class Rig:
         self.broker, self.rows, self.metrics = MemoryBroker(), Rows(), Metrics()
         self.broker.create_topic("t", 2)
         self.work = Work(self.rows)
+        self.probes: dict[str, Probe] = {}
+        self.connections = Connections()
 
     def loop(
         self, *, lanes: int = 1, retry: RetryPolicy = _SOON, drain_seconds: float = 5, metrics: Metrics | None = None
     ) -> ConsumerLoop:
         settings = LaneSettings(lanes=lanes, batch_size=10, drain_timeout=timedelta(seconds=drain_seconds), retry=retry)
         clock = SystemClock()
+        outages = Outages("job", self.probes, clock=clock, metrics=self.metrics, connections=self.connections)
         return ConsumerLoop(
             partial(self.broker.join, "g", ["t"]),
             self.work,
@@ -106,6 +111,7 @@ class Rig:
             settings=settings,
             clock=clock,
             meter=Meter(JobCode("job"), metrics or self.metrics, clock),
+            outages=outages,
         )
 
     def fill(self, partition: TopicPartition, count: int) -> None:

@@ -1,0 +1,141 @@
+"""A breaker for each thing that a job needs: an outage is told apart from a bad batch, and waited out.
+
+Lanes report trouble, and batches that are silent for long are trouble too. Then every dependency is probed on a fresh
+connection. While one does not answer, the job's partitions rest: no attempt is made or counted, membership of the
+group is kept. The probes go on, and what waited is tried at once when all answer again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import datetime
+from functools import partial
+
+import structlog
+
+from consumers.ownership import Hold, Holding, Holdings
+from tidegate_kernel import logs
+from tidegate_kernel.clock import Clock
+from tidegate_kernel.metrics import Metrics
+from tidegate_kernel.postgres import Connections, is_demoted
+from tidegate_kernel.source import RecordSource
+
+Probe = Callable[[], Awaitable[bool]]
+"""Whether a dependency answers on a fresh connection. One that raises does not answer."""
+
+POSTGRES = "postgres"
+KAFKA = "kafka"
+
+_log = structlog.get_logger(__name__)
+
+# A probe that takes longer is a no. Together with the pause it bounds how late a recovery is noticed.
+_PROBE_SECONDS = 3.0
+_PROBE_AGAIN_SECONDS = 1.0
+# A batch takes milliseconds; one in hand for longer may hang on a server that takes packets and never answers.
+_SILENCE_SECONDS = 5.0
+_LOOK_SECONDS = 1.0
+
+
+class Outages:
+    """The breakers of one job in this process. `open` says since when each dependency that is away has been so."""
+
+    def __init__(
+        self, job: str, probes: Mapping[str, Probe], *, clock: Clock, metrics: Metrics, connections: Connections
+    ) -> None:
+        self._job, self._probes, self._clock = job, dict(probes), clock
+        self._metrics, self._connections = metrics, connections
+        self._trouble = asyncio.Event()
+        self._was_demoted = False
+        self.open: dict[str, datetime] = {}
+        for name in (*probes, KAFKA):
+            metrics.breaker_open.labels(job, name).set(0)
+
+    def suspect(self, error: BaseException) -> None:
+        """Something failed in a way that an outage would explain; `watch` looks into it."""
+        self._was_demoted |= is_demoted(error)
+        self._trouble.set()
+
+    async def all_answer(self) -> bool:
+        """Whether everything the job's handlers need answers now; if not, the partitions rest from now on."""
+        await self._look()
+        if self._resting_for():
+            self._trouble.set()
+        return not self._resting_for()
+
+    async def watch(self, source: RecordSource, holdings: Holdings) -> None:
+        """Looks for outages and waits them out, until cancelled. Kafka is asked by `source`."""
+        self._probes[KAFKA] = partial(_kafka_answers, source)
+        while True:
+            await self._until_trouble(holdings)
+            await self._renew_if_demoted()
+            await self._look()
+            while self.open:
+                self._rest(source, holdings)
+                await self._clock.sleep(_PROBE_AGAIN_SECONDS)
+                await self._look()
+            self._go_on(source, holdings)
+
+    async def _until_trouble(self, holdings: Holdings) -> None:
+        looked = self._clock.monotonic()
+        while not self._trouble.is_set():
+            try:
+                async with asyncio.timeout(_LOOK_SECONDS):
+                    await self._trouble.wait()
+            except TimeoutError:
+                if self._clock.monotonic() - looked > _SILENCE_SECONDS and any(map(self._is_silent, holdings.all())):
+                    break
+        self._trouble.clear()
+
+    def _is_silent(self, held: Holding) -> bool:
+        return held.in_hand_since is not None and self._clock.monotonic() - held.in_hand_since > _SILENCE_SECONDS
+
+    async def _renew_if_demoted(self) -> None:
+        """A pool goes on with connections to a demoted primary for ever, and each of them answers a SELECT."""
+        if self._was_demoted:
+            self._was_demoted = False
+            await self._connections.renew()
+
+    async def _look(self) -> None:
+        answers = await asyncio.gather(*(self._answers(probe) for probe in self._probes.values()))
+        for name, answer in zip(self._probes, answers, strict=True):
+            if answer and name in self.open:
+                del self.open[name]
+                self._note(name, logs.BREAKER_CLOSED, is_open=False)
+            elif not answer and name not in self.open:
+                self.open[name] = self._clock.now()
+                self._note(name, logs.BREAKER_OPENED, is_open=True)
+
+    async def _answers(self, probe: Probe) -> bool:
+        # What a user's probe raises is its way to say no; gather hands it over instead of raising.
+        (answer,) = await asyncio.gather(asyncio.wait_for(probe(), _PROBE_SECONDS), return_exceptions=True)
+        return answer is True
+
+    def _note(self, name: str, event: str, *, is_open: bool) -> None:
+        self._metrics.breaker_open.labels(self._job, name).set(is_open)
+        _log.warning(event, job=self._job, dependency=name)
+
+    def _resting_for(self) -> list[str]:
+        """What batches cannot do without. Without Kafka there is nothing to read, but what is in hand can settle."""
+        return sorted(self.open.keys() - {KAFKA})
+
+    def _rest(self, source: RecordSource, holdings: Holdings) -> None:
+        if away := self._resting_for():
+            for held in holdings.all():
+                held.hold(Hold.OUTAGE, f"{' and '.join(away)} does not answer", source)
+        if POSTGRES in self.open and any(map(self._is_silent, holdings.all())):
+            # Their server may never answer them, even when it is back.
+            self._connections.cut()
+
+    def _go_on(self, source: RecordSource, holdings: Holdings) -> None:
+        for held in holdings.all():
+            if Hold.OUTAGE in held.holds:
+                held.due = self._clock.monotonic()
+                held.release(Hold.OUTAGE, source)
+
+
+async def _kafka_answers(source: RecordSource) -> bool:
+    for partition in source.assignment():
+        await source.topic_id(partition.topic)
+        break
+    return True
