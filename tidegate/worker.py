@@ -18,7 +18,7 @@ import structlog
 
 from consumers.failure import RetryPolicy
 from consumers.loop import Join
-from inbox.days import attach_days
+from inbox.upkeep import InboxUpkeep
 from projections.sink import Sink
 from tidegate.app import App
 from tidegate.assembly import JobParts, Resources, assemble, live_loop
@@ -31,14 +31,12 @@ from tidegate_kernel.clock import Clock, SystemClock
 from tidegate_kernel.errors import Misconfigured, Transient
 from tidegate_kernel.kafka import join_group, open_reader, open_writer
 from tidegate_kernel.metrics import Metrics
-from tidegate_kernel.postgres import Connections, open_pool, translated_errors
+from tidegate_kernel.postgres import Connections, open_pool
 from tidegate_kernel.settings import Settings
 from tidegate_kernel.tracing import exported_traces
 
 _log = structlog.get_logger(__name__)
 
-_UPKEEP_EVERY_SECONDS = 3600.0
-_UPKEEP_AGAIN_SECONDS = 30.0
 # For libraries called through ctx.thread: more would only queue at the database.
 _THREADS = 16
 # Beside a connection a lane: takeovers with their watcher, the relay, upkeep, status of the endpoint.
@@ -64,14 +62,15 @@ async def run_worker(app: App, settings: Settings, codes: Sequence[str], *, stop
         vitals = Vitals(clock)
         port = await opened.enter_async_context(serve(settings, metrics=resources.metrics, health=vitals))
         # Before the first claim: a day whose claims have gone to the default partition stays there.
-        pause = await _attach_days(resources)
+        inbox = InboxUpkeep(resources.pool, clock)
+        await inbox.once()
         calm_collector()
         _log.info(logs.WORKER_STARTED, jobs=[job.code for job in jobs], owner=resources.owner, port=port)
         try:
             async with asyncio.TaskGroup() as tasks:
                 upkeep = [
                     tasks.create_task(relay.run(), name="outbox-relay"),
-                    tasks.create_task(_keep_inbox(resources, pause), name="inbox-upkeep"),
+                    tasks.create_task(inbox.run(), name="inbox-upkeep"),
                 ]
                 loops = [
                     tasks.create_task(
@@ -182,27 +181,6 @@ def _join(app: App, job: Job, settings: Settings) -> Join:
     return lambda on_assigned, on_revoked: join_group(
         settings.kafka, group=app.group(job.job_code), topics=topics, on_assigned=on_assigned, on_revoked=on_revoked
     )
-
-
-async def _keep_inbox(resources: Resources, pause: float) -> None:
-    """The inbox has a partition for each coming day; `pause` is how long the first round may wait."""
-    while True:
-        await resources.clock.sleep(pause)
-        pause = await _attach_days(resources)
-
-
-async def _attach_days(resources: Resources) -> float:
-    """One round of upkeep; returns the seconds to the next, few after one that failed."""
-    try:
-        with translated_errors("inbox upkeep"):
-            async with resources.pool.acquire(timeout=10) as connection:
-                attached = await attach_days(connection, resources.clock.now().date())
-    except (Transient, Misconfigured) as error:
-        _log.warning(logs.UPKEEP_FAILED, error=str(error))
-        return _UPKEEP_AGAIN_SECONDS
-    if attached:
-        _log.info(logs.INBOX_DAYS_ATTACHED, days=[str(day) for day in attached])
-    return _UPKEEP_EVERY_SECONDS
 
 
 async def _relay_rest(relay: OutboxRelay) -> None:
