@@ -20,6 +20,8 @@ from consumers.ownership import Hold, Holdings
 from consumers.pipeline import Pipeline
 from consumers.recreation import watch_topics
 from consumers.steward import Steward, Survey
+from consumers.watch import Watch
+from consumers.watchdog import Watchdog
 from tidegate_kernel import logs
 from tidegate_kernel.clock import Clock
 from tidegate_kernel.errors import Transient
@@ -49,12 +51,14 @@ class ConsumerLoop:
         clock: Clock,
         meter: Meter,
         outages: Outages,
+        watch: Watch,
     ) -> None:
-        self._outages = outages
+        self._outages, self._watch = outages, watch
         self._join, self._pipeline, self._steward = join, pipeline, steward
         self.settings, self.clock, self.meter = settings, clock, meter
         self._assigned: frozenset[TopicPartition] = frozenset()
         self._committed: dict[TopicPartition, int] = {}
+        self._takeover_trouble = ""
         self._changed = asyncio.Event()
         self._stopping = asyncio.Event()
         self._running: list[Lane] = []
@@ -95,6 +99,8 @@ class ConsumerLoop:
                     name="topic-watch",
                 ),
                 tasks.create_task(self._outages.watch(source, self.holdings), name="breakers"),
+                tasks.create_task(Watchdog(source, self.holdings, self.clock).watch(), name="watchdog"),
+                tasks.create_task(self._watch.run(self), name="intents"),
             ]
             self._running = self._lanes(source)
             lanes = [tasks.create_task(lane.run(), name=f"lane-{lane.number}") for lane in self._running]
@@ -103,6 +109,7 @@ class ConsumerLoop:
             for task in upkeep:
                 task.cancel()
         await self._commit(source, self.holdings.settled())
+        await self._watch.leave()
 
     def _lanes(self, source: RecordSource) -> list[Lane]:
         return [
@@ -125,6 +132,10 @@ class ConsumerLoop:
         self._changed.set()
 
     # Ownership.
+
+    def being_taken(self) -> Mapping[TopicPartition, str]:
+        """What the group gave us and is not ours yet, with what went wrong in the last round."""
+        return dict.fromkeys(self._assigned - self.holdings.owned, self._takeover_trouble)
 
     def _note_assigned(self, partitions: frozenset[TopicPartition]) -> None:
         self._assigned = partitions
@@ -159,9 +170,13 @@ class ConsumerLoop:
     async def _take_all(self, source: RecordSource, partitions: Sequence[TopicPartition]) -> None:
         try:
             survey = await self._steward.survey(source, partitions)
+            # Before the first fetch: a paused job must not handle a batch after each rebalance or restart.
+            await self._watch.learn()
             for partition in partitions:
                 await self._take(source, partition, survey)
+            self._takeover_trouble = ""
         except Transient as error:
+            self._takeover_trouble = str(error)
             _log.warning(logs.TAKEOVER_FAILED, error=str(error))
             self.note_trouble(error)
 
@@ -174,6 +189,7 @@ class ConsumerLoop:
         source.seek(partition, position.next_offset)
         obstacle = survey.obstacle(partition, position)
         held = self.holdings.add(partition, position)
+        self._watch.obey(held, source)
         topic, number = partition
         if obstacle is not None:
             held.hold(Hold.BLOCKED, obstacle, source)

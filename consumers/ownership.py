@@ -33,9 +33,10 @@ class Hold(StrEnum):
 class Holding:
     """An owned partition. `position` moves with each settle; `waiting` is a batch to be tried again at `due`.
 
-    `holds` says why it must rest besides that. `in_hand_since` (monotonic): since when a batch of it is being worked
-    on; `idle` is set while none is. `tail_seen`: a hidden tail that the last fetch found, passed not before `tail_due`.
-    `is_finished`: a backfill has reached the partition's end. Timestamps of records are milliseconds.
+    `holds` says why it must rest besides that. `in_hand_since`: since when a batch of it is being worked on; `idle` is
+    set while none is. `stalled_since`: since when it is known to be behind and not fetched. `tail_seen`: a hidden tail
+    that the last fetch found, passed not before `tail_due`. `is_finished`: a backfill has reached the partition's end.
+    These times are monotonic seconds; timestamps of records are milliseconds.
     """
 
     partition: TopicPartition
@@ -43,13 +44,17 @@ class Holding:
     lane: int
     waiting: Batch | None = None
     due: float = 0.0
+    trouble: str = ""
+    waiting_since: float = 0.0
     tail_seen: int | None = None
     tail_due: float = 0.0
     in_hand_since: float | None = None
+    stalled_since: float | None = None
     oldest_in_hand: int | None = None
     newest_settled: int | None = None
     caught_up_at: datetime | None = None
     holds: dict[Hold, str] = field(default_factory=dict)
+    stopped_tenant: str | None = None
     is_finished: bool = False
     idle: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -123,6 +128,12 @@ class Holding:
         self.in_hand_since = None
         self.idle.set()
 
+    def wait(self, batch: Batch, trouble: str, *, now: float, delay: float) -> None:
+        """The batch is to be tried again `delay` seconds after `now`."""
+        if self.waiting is not batch:
+            self.waiting_since = now
+        self.waiting, self.due, self.trouble = batch, now + delay, trouble
+
     def settle(self, batch: Batch) -> None:
         """The batch is final."""
         self.position = replace(self.position, next_offset=batch.next_offset)
@@ -180,6 +191,7 @@ class Holdings:
                 lag=self._lag(held, source, now),
                 last_event_age=age_seconds(held.newest_settled, now),
                 is_blocked=held.blocked is not None,
+                is_stalled=held.stalled_since is not None,
             )
             for held in self._held.values()
         ]

@@ -17,7 +17,7 @@ class PartitionLag(NamedTuple):
     """The lag of one partition; None while the end of the log is not known yet.
 
     `last_event_age` (seconds) grows while nothing is produced; that alone is no lag. A blocked partition waits for a
-    person.
+    person, a stalled one is behind and not fetched.
     """
 
     topic: str
@@ -25,6 +25,7 @@ class PartitionLag(NamedTuple):
     lag: Lag | None
     last_event_age: float | None = None
     is_blocked: bool = False
+    is_stalled: bool = False
 
 
 def lag(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from consumers.loop import ConsumerLoop
+from consumers.watchdog import STALLED_SECONDS
 from tidegate.assembly import JobParts
 from tidegate_kernel.clock import Clock
 from tidegate_kernel.event import JobCode
@@ -37,10 +38,17 @@ class Vitals:
         """Why this process should be killed; empty while every loop makes progress or waits on purpose."""
         now = self._clock.monotonic()
         silences = {code: now - self._last_sign(code, loop) for code, loop in self._loops.items()}
-        return [
+        silent = [
             f"job {code!r}: a lane has been silent for {silence:.0f} s"
             for code, silence in silences.items()
             if silence > _SILENCE_SECONDS
+        ]
+        # Sought anew at the first notice; where that did not help, a process that joins the group anew will.
+        return silent + [
+            f"job {code!r}: {held.partition.topic}:{held.partition.partition} is behind and not fetched"
+            for code, loop in self._loops.items()
+            for held in loop.holdings.all()
+            if held.stalled_since is not None and now - held.stalled_since > STALLED_SECONDS
         ]
 
     def ready(self) -> Sequence[str]:

@@ -29,6 +29,7 @@ class LagSample(NamedTuple):
     seconds: float | None
     last_event_age: float | None
     is_blocked: bool
+    is_stalled: bool = False
 
 
 class Metrics:
@@ -130,6 +131,7 @@ class LagCollector(Collector):
         seconds = self._family("seconds_behind", "Age of the oldest record not settled yet; 0 when caught up.")
         ages = self._family("last_event_age_seconds", "Age of the newest settled record; grows while idle.")
         blocked = self._family("partition_blocked", "1 while the partition waits for a person, else 0.")
+        stalled = self._family("partition_stalled", "1 while the partition is behind and not fetched, else 0.")
         for samples in list(self._sources.values()):
             for sample in samples():
                 labels = [sample.job, sample.topic, str(sample.partition)]
@@ -138,10 +140,11 @@ class LagCollector(Collector):
                     (seconds, sample.seconds),
                     (ages, sample.last_event_age),
                     (blocked, int(sample.is_blocked)),
+                    (stalled, int(sample.is_stalled)),
                 ):
                     if value is not None:
                         family.add_metric(labels, value)
-        yield from (records, seconds, ages, blocked)
+        yield from (records, seconds, ages, blocked, stalled)
 
     def _family(self, name: str, meaning: str) -> GaugeMetricFamily:
         return GaugeMetricFamily(f"tidegate_{name}", meaning, labels=["job", "topic", "partition"])
