@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 from dlq.letters import Failure
@@ -26,6 +26,15 @@ class Attempts:
 
 
 @dataclass(frozen=True, slots=True)
+class Stop:
+    """The record at `offset` must not be handled now: it is of a paused tenant. `why` says by whom and until when."""
+
+    offset: int
+    tenant: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Batch:
     """Consecutive records of one partition, none below the fence's offset. Settled, the position is `next_offset`.
 
@@ -39,13 +48,21 @@ class Batch:
     attempts: Attempts = field(default_factory=Attempts)
     unreadable: Poison | None = None
 
+    def before(self, offset: int) -> Batch:
+        """The part below `offset`, with the same attempts; it may be without records."""
+        return replace(self, records=[r for r in self.records if r.offset < offset], next_offset=offset)
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of the records of a settled batch; the counts add up to their number."""
+    """What became of the records of a settled batch; the counts add up to their number.
+
+    With a `stop` only those before its offset were handled and settled, if there are any.
+    """
 
     applied: int = 0
     duplicates: int = 0
     skipped: int = 0
     stale: int = 0
     failures: Sequence[Failure] = ()
+    stop: Stop | None = None

@@ -195,7 +195,11 @@ class Lane:
         started = self._host.clock.monotonic()
         held.begin(batch, started)
         try:
-            self._settled(held, batch, await self._pipeline.handle(batch), started=started)
+            outcome = await self._pipeline.handle(batch)
+            if outcome.stop is None:
+                self._settled(held, batch, outcome, started=started)
+            else:
+                self._stopped(held, batch.before(outcome.stop.offset), outcome, started=started)
         except StaleOwner:
             await self._recover(held, batch)
         except Transient as error:
@@ -208,6 +212,18 @@ class Lane:
         self._unpause(held)
         self._host.meter.settled(batch, outcome, seconds=self._host.clock.monotonic() - started)
 
+    def _stopped(self, held: Holding, allowed: Batch, outcome: Outcome, *, started: float) -> None:
+        """The records before one of a paused tenant are final; the partition rests with that one as its next."""
+        if allowed.records:
+            self._settled(held, allowed, outcome, started=started)
+        stop = outcome.stop
+        if stop is None or not self._holdings.is_current(held):
+            return
+        held.stopped_tenant = stop.tenant
+        held.hold(Hold.PAUSED, stop.why, self._source)
+        self._seek(held.partition, held.resume_offset)
+        _log.info(logs.PARTITION_PAUSED, topic=held.partition.topic, partition=held.partition.partition, why=stop.why)
+
     def _unpause(self, held: Holding) -> None:
         if held.waiting is not None and self._holdings.is_current(held):
             held.waiting = None
@@ -219,7 +235,8 @@ class Lane:
             return  # revoked meanwhile: a pause would hit whoever owns it now, which may be this process again
         batch.attempts.tries += 1
         delay = self._host.settings.retry.delay(batch.attempts.tries, error)
-        held.waiting, held.due = batch, self._host.clock.monotonic() + delay
+        trouble = f"{type(error.__cause__ or error).__name__}: {error}"
+        held.wait(batch, trouble, now=self._host.clock.monotonic(), delay=delay)
         self._source.pause([held.partition])
         self._host.meter.held_back()
         self._host.note_trouble(error)

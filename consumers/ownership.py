@@ -33,8 +33,9 @@ class Hold(StrEnum):
 class Holding:
     """An owned partition. `position` moves with each settle; `waiting` is a batch to be tried again at `due`.
 
-    `holds` says why it must rest besides that. `in_hand_since`: since when a batch of it is being worked on; `idle` is
-    set while none is. `stalled_since`: since when it is known to be behind and not fetched. `tail_seen`: a hidden tail
+    `trouble` made it wait, first at `waiting_since`. `holds` says why it must rest besides that; `stopped_tenant` is
+    the paused tenant whose record comes next, if that is why. `in_hand_since`: since when a batch of it is being worked
+    on; `idle` is set while none is. `stalled_since`: since when it is known to be behind and not fetched. `tail_seen`: a hidden tail
     that the last fetch found, passed not before `tail_due`. `is_finished`: a backfill has reached the partition's end.
     These times are monotonic seconds; timestamps of records are milliseconds.
     """

@@ -6,9 +6,9 @@ batch is applied first, which is harmless to repeat, and then settled by one fen
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import NamedTuple, Protocol
 
@@ -23,6 +23,7 @@ from consumers.isolation import Isolation
 from consumers.letters import failure_of_record, failure_of_undecoded
 from consumers.positions import advance
 from consumers.projecting import Projected, project
+from consumers.tenants import first_stop
 from dlq.letters import Failure, Origin, record_dead_letters
 from inbox.identity import ClaimRule
 from inbox.store import claim, claim_and_settle
@@ -72,15 +73,29 @@ class Pipeline:
 
     def __init__(self, decoder: Decoder, road: Road, ledger: Ledger) -> None:
         self._decoder, self._road, self._ledger = decoder, road, ledger
+        self.paused_tenants: Mapping[str, str] = {}
+        """Tenants of whom nothing may be begun, and why: by whom, until when."""
 
     async def handle(self, batch: Batch) -> Outcome:
         """Every record of `batch` was handled, dropped as a duplicate, skipped as unlisted, or is a dead letter.
 
+        Where one is of a paused tenant, that holds of the records before it; the outcome's `stop` tells where that is.
         Raises StaleOwner or Transient as `Road.settle`.
         """
         if batch.unreadable is not None:
             return await self._bury(batch, batch.unreadable)
         decoded = self._decoder.decode(batch.records)
+        # Asked once a batch: while no tenant is paused, which is nearly always, no event is looked at for it.
+        stop = first_stop(decoded, self.paused_tenants) if self.paused_tenants else None
+        if stop is None:
+            return await self._settle(batch, decoded)
+        allowed = batch.before(stop.offset)
+        if not allowed.records:
+            return Outcome(stop=stop)
+        outcome = await self._settle(allowed, self._decoder.decode(allowed.records))
+        return replace(outcome, stop=stop)
+
+    async def _settle(self, batch: Batch, decoded: Decoded) -> Outcome:
         told: dict[str, AttributeValue] = {
             "messaging.system": "kafka",
             "messaging.destination.name": batch.fence.topic,

@@ -78,3 +78,34 @@ UPDATE tidegate.backfill
 SET state = $3, finished_at = now(), records = records + $4, dead_letters = dead_letters + $5
 WHERE id = $1 AND holder = $2 AND state = 'running'
 RETURNING id;
+
+-- name: standing_intents
+-- What is wanted of a job now; the database's clock decides what has expired. $1 job.
+SELECT
+    i.id, i.kind, i.topic, i.partition, i.tenant, i.reason, i.actor, i.started_at, i.until,
+    extract(epoch FROM i.until - now())::float8 AS seconds_left
+FROM tidegate.intent AS i
+WHERE i.job = $1 AND i.ended_at IS NULL AND (i.until IS NULL OR i.until > now())
+ORDER BY i.id;
+
+-- name: tell_presence
+-- What an owner says of its partitions. An owner of an older epoch changes nothing. Who is only taking over has no
+-- epoch of its own yet ($5 NULL) and overrides none but a row that was released or that nobody has renewed.
+-- $1 job, $2 owner, $3 topics, $4 partitions, $5 epochs, $6 states, $7 details, $8 for how many seconds.
+INSERT INTO tidegate.presence AS p (job, topic, partition, owner, epoch, state, detail, since, seen_at)
+SELECT
+    $1, t.topic, t.partition, $2, coalesce(t.epoch, o.epoch, 0), t.state, t.detail,
+    now() - make_interval(secs => t.seconds), now()
+FROM unnest($3::text[], $4::int[], $5::bigint[], $6::text[], $7::text[], $8::float8[])
+    AS t (topic, partition, epoch, state, detail, seconds)
+LEFT JOIN tidegate.position AS o
+    ON o.job = $1 AND o.run = 0 AND o.topic = t.topic AND o.partition = t.partition AND t.epoch IS NULL
+ON CONFLICT (job, topic, partition) DO UPDATE
+SET owner = EXCLUDED.owner, epoch = EXCLUDED.epoch, state = EXCLUDED.state, detail = EXCLUDED.detail,
+    since = EXCLUDED.since, seen_at = EXCLUDED.seen_at
+WHERE p.epoch <= EXCLUDED.epoch
+    AND (
+        EXCLUDED.state <> 'taking_over'
+        OR p.state IN ('released', 'taking_over')
+        OR p.seen_at < now() - make_interval(secs => 30)
+    );

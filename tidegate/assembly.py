@@ -9,13 +9,16 @@ from functools import partial
 from typing import Any
 
 from consumers.decoding import Decoder
+from consumers.intents import Intents
 from consumers.lane import LaneSettings
 from consumers.loop import ConsumerLoop, Join
 from consumers.meter import Meter
 from consumers.outages import POSTGRES, Outages, Probe
 from consumers.pipeline import CommandRoad, Ledger, Pipeline, ProjectionRoad, Road
 from consumers.positions import Positions
+from consumers.presence import Presence
 from consumers.steward import Steward
+from consumers.watch import Watch
 from dlq.letters import Origin
 from inbox.store import register_job
 from projections.sink import Sink
@@ -57,6 +60,8 @@ class JobParts:
     meter: Meter
     lanes: LaneSettings
     outages: Outages
+    watch: Callable[[], Watch]
+    """Makes the watch of a loop."""
     last_progress: Callable[[], float]
     """Monotonic time at which a handler was last called; 0 for jobs without handlers."""
 
@@ -82,10 +87,11 @@ async def assemble(app: App, job: Job, resources: Resources, *, sink: Sink | Non
         connections=resources.connections,
     )
     decoder = Decoder({topic.name: topic for topic in job.topics}, job.events, job.unlisted)
+    pipeline = Pipeline(decoder, _road(job, ledger, mediator or sink, outages), ledger)
     return JobParts(
         job=job,
         id=number,
-        pipeline=Pipeline(decoder, _road(job, ledger, mediator or sink, outages), ledger),
+        pipeline=pipeline,
         steward=Steward(
             Positions(resources.pool, job=number, run=run, owner=resources.owner),
             job=job.job_code if run == LIVE else None,
@@ -93,6 +99,13 @@ async def assemble(app: App, job: Job, resources: Resources, *, sink: Sink | Non
         meter=Meter(job.job_code, resources.metrics, resources.clock),
         lanes=_lane_settings(job, resources.settings),
         outages=outages,
+        watch=lambda: Watch(
+            Intents(resources.pool, resources.clock, job=number),
+            Presence(resources.pool, job=number, owner=resources.owner),
+            pipeline,
+            resources.clock,
+            at_work=lambda partition: mediator.at_work(partition) if mediator is not None else None,
+        ),
         last_progress=lambda: mediator.last_progress if mediator is not None else 0.0,
     )
 
@@ -107,6 +120,7 @@ def live_loop(parts: JobParts, join: Join, clock: Clock) -> ConsumerLoop:
         clock=clock,
         meter=parts.meter,
         outages=parts.outages,
+        watch=parts.watch(),
     )
 
 

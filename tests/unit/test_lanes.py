@@ -14,13 +14,16 @@ import pytest
 
 from consumers.batch import Batch, Outcome
 from consumers.failure import RetryPolicy
+from consumers.intents import Intent, Intents
 from consumers.lane import LaneSettings
 from consumers.loop import ConsumerLoop
 from consumers.meter import Meter
 from consumers.outages import Outages, Probe
 from consumers.pipeline import Pipeline
 from consumers.positions import Position, Positions
+from consumers.presence import Presence, State, Told
 from consumers.steward import Steward
+from consumers.watch import Watch
 from tidegate.testing.memory import MemoryBroker
 from tidegate_kernel.clock import SystemClock
 from tidegate_kernel.errors import StaleOwner, Transient
@@ -84,6 +87,27 @@ class Work(Pipeline):
         return Outcome(applied=len(batch.records))
 
 
+class Wishes(Intents):
+    """What a test wants of the job."""
+
+    def __init__(self) -> None:
+        super().__init__(None, SystemClock(), job=JobId(1))  # type: ignore[arg-type]  # no database is asked
+        self.stand: list[Intent] = []
+
+    async def read(self) -> None:
+        self._read = [(intent, None) for intent in self.stand]
+
+
+class Voice(Presence):
+    """What the job says of its partitions, newest last."""
+
+    def __init__(self) -> None:
+        self.said: list[tuple[TopicPartition, State]] = []
+
+    async def tell(self, told: Mapping[TopicPartition, Told], now: float) -> None:
+        self.said += [(partition, each.state) for partition, each in told.items()]
+
+
 async def _no_trouble(_: Batch) -> None:
     return None
 
@@ -96,6 +120,7 @@ class Rig:
         self.broker.create_topic("t", 2)
         self.work = Work(self.rows)
         self.probes: dict[str, Probe] = {}
+        self.wishes, self.voice = Wishes(), Voice()
         self.connections = Connections()
 
     def loop(
@@ -112,6 +137,7 @@ class Rig:
             clock=clock,
             meter=Meter(JobCode("job"), metrics or self.metrics, clock),
             outages=outages,
+            watch=Watch(self.wishes, self.voice, self.work, clock, at_work=lambda _: None),
         )
 
     def fill(self, partition: TopicPartition, count: int) -> None:

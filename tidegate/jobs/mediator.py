@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
 from itertools import groupby
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ from tidegate.jobs.declaration import Dependency
 from tidegate.jobs.handlers import Handler
 from tidegate_kernel.clock import Clock
 from tidegate_kernel.errors import TidegateError, Transient
-from tidegate_kernel.event import JobCode, Scope
+from tidegate_kernel.event import JobCode, Scope, TopicPartition
 from tidegate_kernel.postgres import Connection
 from tidegate_kernel.source import Outgoing
 
@@ -54,12 +54,13 @@ class Mediator:
         self._timeout, self._threads = timeout.total_seconds(), threads
         self._transient = {kind: dependency.name for dependency in dependencies for kind in dependency.transient}
         self.takes_groups = any(handler.takes_group for handler in handlers.values())
+        self._in_hand: dict[TopicPartition, Callable[[], Arrival]] = {}
         self.last_progress = 0.0
         self.prepares = any(handler.prepare for handler in handlers.values())
 
     async def prepare(self, arrival: Arrival) -> Any:
         """Returns what the handler's `prepare` gives for this event, None where it has none. Raises HandlerFailed."""
-        with _Blaming(lambda: arrival, self._translated):
+        with self._working(lambda: arrival), _Blaming(lambda: arrival, self._translated):
             task = self._task(arrival)
             if task is None or task.handler.prepare is None:
                 return None
@@ -73,7 +74,7 @@ class Mediator:
         db = HandlerConnection(connection)
         published: list[Outgoing] = []
         current = arrivals[0]
-        with _Blaming(lambda: current, self._translated):
+        with self._working(lambda: current), _Blaming(lambda: current, self._translated):
             # One timer for all calls, moved on: arming one for each would cost more than a small handler.
             async with self._time_limit() as limit:
                 for group in self._groups(arrivals):
@@ -81,6 +82,21 @@ class Mediator:
                     self._rearm(limit)
                     published += await self._call(group, db, prepared)
         return published
+
+    def at_work(self, partition: TopicPartition) -> str | None:
+        """The handler that runs for `partition` now."""
+        current = self._in_hand.get(partition)
+        return None if current is None else self.handler_name(current())
+
+    @contextmanager
+    def _working(self, current: Callable[[], Arrival]) -> Iterator[None]:
+        record = current().record
+        partition = TopicPartition(record.topic, record.partition)
+        self._in_hand[partition] = current
+        try:
+            yield
+        finally:
+            self._in_hand.pop(partition, None)
 
     def handler_name(self, arrival: Arrival) -> str:
         """The handler's dotted name, or the mapping function's where it makes no command."""
