@@ -35,9 +35,9 @@ class Holding:
 
     `trouble` made it wait, first at `waiting_since`. `holds` says why it must rest besides that; `stopped_tenant` is
     the paused tenant whose record comes next, if that is why. `in_hand_since`: since when a batch of it is being worked
-    on; `idle` is set while none is. `stalled_since`: since when it is known to be behind and not fetched. `tail_seen`: a hidden tail
-    that the last fetch found, passed not before `tail_due`. `is_finished`: a backfill has reached the partition's end.
-    These times are monotonic seconds; timestamps of records are milliseconds.
+    on; `idle` is set while none is. `stalled_since`: since when it is known to be behind and not fetched. `tail_seen`:
+    a hidden tail that the last fetch found, passed not before `tail_due`. `is_finished`: a backfill has reached the
+    partition's end. These times are monotonic seconds; timestamps of records are milliseconds.
     """
 
     partition: TopicPartition

@@ -29,6 +29,7 @@ class State(StrEnum):
     CAUGHT_UP = "caught_up"
     SLOW = "slow"
     WAITING = "waiting"
+    STALLED = "stalled"
     PAUSED = "paused"
     FLOOD = "flood"
     OUTAGE = "outage"
@@ -46,7 +47,7 @@ _OF_HOLDS = (
 
 
 # These know by themselves since when they are so.
-_TIMED = frozenset({State.SLOW, State.WAITING})
+_TIMED = frozenset({State.SLOW, State.WAITING, State.STALLED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +82,8 @@ def told_of(held: Holding, source: RecordSource, at_work: AtWork, now: float) ->
     if held.waiting is not None:
         tries = f"try {held.waiting.attempts.tries} failed at offset {held.position.next_offset}"
         return Told(State.WAITING, f"{tries}: {held.trouble}", held.waiting_since, epoch)
+    if held.stalled_since is not None:
+        return Told(State.STALLED, f"not fetched from offset {held.resume_offset}", held.stalled_since, epoch)
     is_idle = begun is None and held.is_drained(source)
     return Told(State.CAUGHT_UP if is_idle else State.MOVING, "", now, epoch)
 

@@ -1,12 +1,14 @@
 -- What somebody wants of a job: a pause by an operator, or the stop that a flood of dead letters called for. It holds
--- until it is ended or `until` has passed. topic, partition, tenant: NULL means all of them.
+-- until it is ended or `until` has passed. topic, partition, tenant: NULL means all of them. service_wide: decided for all
+-- jobs of the service at once, so that ending that leaves what was decided for one job.
 CREATE TABLE tidegate.intent (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     kind text NOT NULL CHECK (kind IN ('pause', 'flood')),
     job smallint NOT NULL REFERENCES tidegate.job,
     topic text,
     partition integer,
-    tenant text,
+    tenant text CHECK (tenant IS NULL OR partition IS NULL),
+    service_wide boolean NOT NULL DEFAULT false,
     reason text NOT NULL,
     actor text NOT NULL,
     started_at timestamptz NOT NULL DEFAULT now(),
@@ -26,7 +28,8 @@ CREATE TABLE tidegate.flood_allowance (
     PRIMARY KEY (job, topic, topic_id, partition)
 );
 
--- What the owner of a partition last said of it: why it moves or not. Old `seen_at`: nobody owns it.
+-- What the owner of a partition last said of it: why it moves or not (state, detail), and since when. Renewed every ten
+-- seconds; an old `seen_at` means that nobody owns it. epoch: that of the position, so that a stale owner is not heard.
 CREATE TABLE tidegate.presence (
     job smallint NOT NULL REFERENCES tidegate.job,
     topic text NOT NULL,
