@@ -56,6 +56,8 @@ _MEANING = {
     "clickhouse_password": "Of that user.",
     "clickhouse_database": "Where tables and views of sinks are made.",
     "clickhouse_ca_file": "Certificate authority of the server, if not one of the system's.",
+    "token": "Access token of whoever runs a command that changes something: [access](access.md). Workers need none.",
+    "token_file": "A file that holds it, where the variable itself is not set.",
     "http_host": "Where the probes and `/metrics` listen. A container needs `0.0.0.0`; they ask for no password.",
     "http_port": "Their port; 0 takes any free one, which the log line `worker.started` names.",
     "lanes": "Batches that a job has in hand at once. Each lane may hold a Postgres connection.",

@@ -124,10 +124,9 @@ async def _require(connection: Connection, actor: Actor, deed: Deed) -> None:
     check(actor, deed)
     if actor.token is None:
         return
-    row = await connection.fetchrow(_QUERIES["token_standing"], actor.token)
-    if row is None or row["is_revoked"] or row["is_expired"]:
-        became = "expired" if row is not None and row["is_expired"] else "revoked"
-        raise Denied(f"{deed} is refused: token {actor.name!r} was {became} meanwhile")
+    state = await connection.fetchval(_QUERIES["token_state"], actor.token)
+    if state != "valid":
+        raise Denied(f"{deed} is refused: token {actor.name!r} is {state or 'gone'} by now")
 
 
 async def _append(

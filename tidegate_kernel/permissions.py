@@ -92,7 +92,7 @@ NEEDS_REASON: frozenset[Action] = frozenset(
 )
 """Actions whose next reader will ask why."""
 
-# A token is made or revoked within its bearer's scope: `tidegate_kernel.tokens` compares the two scopes itself.
+# A token is made or revoked within its bearer's scope: `token_deeds` compares the two scopes itself.
 _COMPARE_SCOPES_THEMSELVES = frozenset({Action.TOKEN_CREATE, Action.TOKEN_REVOKE})
 
 

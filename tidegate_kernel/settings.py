@@ -72,6 +72,9 @@ class Settings(BaseSettings):
     clickhouse_database: str = "default"
     clickhouse_ca_file: Path | None = None
 
+    token: SecretStr = SecretStr("")
+    token_file: Path | None = None
+
     http_host: str = "127.0.0.1"
     http_port: int = Field(default=9464, ge=0, le=65535)
     lanes: int = Field(default=2, ge=1, le=64)
@@ -100,6 +103,18 @@ class Settings(BaseSettings):
     @classmethod
     def _plain_port(cls, value: Any) -> Any:
         return value.strip() if isinstance(value, str) else value
+
+    def token_text(self) -> str:
+        """The access token of whoever runs the command; empty if none was given. Raises Misconfigured."""
+        given = self.token.get_secret_value().strip()
+        if given or self.token_file is None:
+            return given
+        try:
+            return self.token_file.read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise Misconfigured(
+                f"TIDEGATE_TOKEN_FILE: {str(self.token_file)!r} cannot be read ({type(error).__name__})"
+            ) from None
 
 
 def read_settings(**overrides: Any) -> Settings:

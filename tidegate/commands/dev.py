@@ -15,6 +15,7 @@ import typer
 
 from tidegate.app import App
 from tidegate.commands.loading import load_app
+from tidegate.commands.local_token import make_local_token
 from tidegate.commands.options import AddressSettings, AppOption, examples, say, settings_of, use_local_stack, wait_for
 from tidegate.commands.topics import planned
 from tidegate.jobs.topic_plan import create_missing
@@ -94,7 +95,9 @@ async def prepare(app: App, settings: Settings) -> list[str]:
     topics = await create_missing(settings.kafka, planned(app, []))
     lines = [f"migrated: {name}" for name in (*done.migrations, *done.service_migrations)]
     lines += [f"prepared: sink {name}" for name in done.sinks]
-    return lines + [f"created: topic {topic.name}" for topic in topics if topic.is_new]
+    lines += [f"created: topic {topic.name}" for topic in topics if topic.is_new]
+    token = await make_local_token(settings)
+    return lines if token is None else [*lines, token]
 
 
 def _run_once(command: list[str]) -> int:

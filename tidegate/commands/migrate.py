@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from tidegate.commands.loading import load_app
-from tidegate.commands.options import AppOption, JsonOption, examples, print_json, settings_of, wait_for
+from tidegate.commands.local_token import make_local_token
+from tidegate.commands.options import AppOption, JsonOption, examples, print_json, say, settings_of, wait_for
 from tidegate.migrations.phases import Migrated, Phase
 
 EXAMPLES = examples(
@@ -31,6 +32,8 @@ def migrate_command(
     loaded = load_app(app) if app else None
     settings = settings_of()
     done = wait_for((pending_all if check else apply_all)(settings, loaded, phase))
+    if not check and phase is not Phase.POST and (made := wait_for(make_local_token(settings))):
+        say(made)
     if as_json:
         print_json(done._asdict())
     else:

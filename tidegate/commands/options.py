@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import getpass
 import json
 import os
+import socket
 import sys
 from collections.abc import Coroutine, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Annotated, Any, TypeVar
 
@@ -14,7 +17,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from tidegate_kernel.permissions import Actor, Receipt
+from tidegate_kernel.postgres import Connection, Pool
 from tidegate_kernel.settings import Settings, read_settings
+from tidegate_kernel.tokens import NOBODY, bearer
 
 T = TypeVar("T")
 
@@ -29,6 +35,8 @@ AddressSettings = (
     "TIDEGATE_ELASTICSEARCH_URL",
     "TIDEGATE_CLICKHOUSE_URL",
 )
+_POSTGRES = "TIDEGATE_POSTGRES_DSN"
+_TOKEN_SETTINGS = ("TIDEGATE_TOKEN", "TIDEGATE_TOKEN_FILE")
 
 # Wide enough for every table of ours, so that a pipe or a log never gets wrapped cells.
 _PIPE_COLUMNS = 240
@@ -45,14 +53,45 @@ def settings_of(**overrides: Any) -> Settings:
 
 
 def use_local_stack() -> None:
-    """The environment has the addresses of this directory's stack, if it had none and the stack has been started."""
-    if any(name in os.environ for name in AddressSettings):
-        return
+    """The environment has the addresses of this directory's stack, if it had none and the stack has been started.
+
+    And its access token, where its Postgres is the one that is used and no other token was given.
+    """
     try:
-        from tidegate.stack.state import default_folder, read_env
+        from tidegate.stack.state import StackFolder, default_folder, read_env
     except ModuleNotFoundError:
         return  # without tidegate[dev] there is no stack
-    os.environ.update({name.setting: at for name, at in read_env(default_folder() / "env").items()})
+    folder = StackFolder(default_folder())
+    known = {name.setting: at for name, at in read_env(folder.env_file).items()}
+    if not any(name in os.environ for name in AddressSettings):
+        os.environ.update(known)
+    is_local = known.get(_POSTGRES) is not None and os.environ.get(_POSTGRES) == known[_POSTGRES]
+    if is_local and folder.token_file.is_file() and not any(name in os.environ for name in _TOKEN_SETTINGS):
+        os.environ["TIDEGATE_TOKEN_FILE"] = str(folder.token_file)
+
+
+async def actor_of(settings: Settings, database: Connection | Pool) -> Actor:
+    """Returns who runs this command: the bearer of its token, who without a valid one may change nothing.
+
+    The receipts of what it does go to standard error. Raises Misconfigured for a token file that cannot be read,
+    Transient.
+    """
+    typist = anybody()
+    found = await bearer(database, settings.token_text(), origin=typist.origin)
+    return replace(found, on_receipt=typist.on_receipt)
+
+
+def anybody() -> Actor:
+    """Returns whoever types, without a token: user and machine as the system calls them, for the audit."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = f"uid {os.getuid()}"  # a container's user need not have a name
+    return Actor(NOBODY, origin=f"command line, {user} on {socket.gethostname()}", on_receipt=_tell)
+
+
+def _tell(receipt: Receipt) -> None:
+    say(f"audit {receipt}")
 
 
 def wait_for(work: Coroutine[Any, Any, T]) -> T:

@@ -69,6 +69,11 @@ class StackFolder:
     def env_file(self) -> Path:
         return self.path / "env"
 
+    @property
+    def token_file(self) -> Path:
+        """The access token that `tidegate migrate` made for this stack's database, for its owner only."""
+        return self.path / "token"
+
     def home(self, name: ServerName) -> Home:
         folder = self.path / name
         folder.mkdir(parents=True, exist_ok=True)

@@ -14,6 +14,15 @@ CREATE TABLE tidegate.access_token (
 );
 CREATE UNIQUE INDEX one_standing_token_a_name ON tidegate.access_token (name) WHERE revoked_at IS NULL;
 
+-- Whether a token still opens anything, by the database's clock.
+CREATE FUNCTION tidegate.token_state(t tidegate.access_token) RETURNS text
+LANGUAGE sql STABLE
+RETURN CASE
+    WHEN t.revoked_at IS NOT NULL THEN 'revoked'
+    WHEN t.expires_at <= now() THEN 'expired'
+    ELSE 'valid'
+END;
+
 -- What was done by hand, or tried. Each row's hash covers the row and the hash before it, so that whoever edits, removes
 -- or inserts one breaks the chain. parameters is json, not jsonb: its text must stay what was hashed.
 -- database_identity: system identifier, timeline and database oid; a restore or a move shows as a change between rows.
