@@ -52,8 +52,11 @@ async def _attach(connection: Connection, day: date) -> bool:
                 f"FOR VALUES FROM ('{day}') TO ('{day + timedelta(days=1)}')"
             )
     except (
+        # What the later of two CREATE TABLE of one name is told, by how close they were: of the table, of its row type,
+        # of the catalogue's own index.
         asyncpg.DuplicateTableError,
-        asyncpg.UniqueViolationError,  # of the catalogue: what two CREATE TABLE of one name at the same moment end with
+        asyncpg.DuplicateObjectError,
+        asyncpg.UniqueViolationError,
         asyncpg.CheckViolationError,
     ):
         # Made by another worker at this moment, or a row of that day has just arrived in DEFAULT.

@@ -95,6 +95,12 @@ async def test_two_workers_attach_the_same_days_at_once(database: str, connectio
     assert sorted(days) == ALL_DAYS
 
 
+async def test_row_type_of_another_workers_table_is_no_failure(connection: Connection) -> None:
+    """Two tables of one name at the same moment: the later one may find the other's row type first, and goes on."""
+    await connection.execute(f"CREATE DOMAIN tidegate.inbox_{TODAY:%Y%m%d} AS text")
+    assert await attach_days(connection, TODAY) == [day for day in ALL_DAYS if day != TODAY]
+
+
 async def test_day_with_claims_in_default_stays_there(connection: Connection, pool: Pool, fence: Fence) -> None:
     """Moving rows would make claims fail or wait: the day is left alone for good, and its claims are found."""
     early = key(TODAY)
