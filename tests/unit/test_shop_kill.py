@@ -3,6 +3,7 @@
 import asyncio
 import signal
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -27,8 +28,8 @@ SEARCH = Standing("order-search", "orders", 3, 200, 1)
 class _Process:
     pid = 1
 
-    def __init__(self, signals: list[signal.Signals]) -> None:
-        self._signals = signals
+    def __init__(self, signals: list[signal.Signals], returncode: int | None = None) -> None:
+        self._signals, self.returncode = signals, returncode
 
     def send_signal(self, number: signal.Signals) -> None:
         self._signals.append(number)
@@ -71,9 +72,13 @@ class _Sinks:
         return First(204, "aurora-000007") if self._looks >= self._from_look else None
 
 
+def _worker(process: _Process, log: Path = Path("worker-1.log")) -> Worker:
+    return Worker("worker-1", cast("asyncio.subprocess.Process", process), 0, log)
+
+
 async def _kill(sinks: _Sinks, *, settles: bool = False) -> tuple[Kill, list[signal.Signals]]:
     signals: list[signal.Signals] = []
-    worker = Worker("worker-1", cast("asyncio.subprocess.Process", _Process(signals)), 0, cast("Any", None))
+    worker = _worker(_Process(signals))
     return await kill_in_flight([worker], _Database(signals, settles=settles), cast("Sinks", sinks)), signals
 
 
@@ -90,6 +95,14 @@ async def test_without_a_moment_at_which_both_are_in_flight_the_trial_fails(monk
     monkeypatch.setattr(kill, "_DEADLINE_SECONDS", 0.2)
     with pytest.raises(TrialFailed, match="projection's batch in flight"):
         await _kill(_Sinks(from_look=float("inf")))
+
+
+async def test_worker_that_ended_by_itself_fails_the_trial_with_the_end_of_its_log(tmp_path: Path) -> None:
+    """What it said last is what one needs to know; that there is no such process is not."""
+    log = tmp_path / "worker-1.log"
+    log.write_text("tidegate: the reason\n")
+    with pytest.raises(TrialFailed, match=r"worker-1 ended with 1(.|\n)*tidegate: the reason"):
+        await kill_in_flight([_worker(_Process([], returncode=1), log)], _Database([]), cast("Sinks", None))
 
 
 async def test_batch_that_was_settled_before_the_death_was_not_in_flight() -> None:

@@ -44,6 +44,8 @@ class Worker:
         return self.process.returncode is None
 
     def signal(self, number: signal.Signals) -> None:
+        """Raises TrialFailed if the process has ended."""
+        self._require_running()
         self.process.send_signal(number)
 
     async def scrape(self, http: aiohttp.ClientSession) -> None:
@@ -56,10 +58,7 @@ class Worker:
 
     async def is_ready(self, http: aiohttp.ClientSession) -> bool:
         """Whether its readiness probe says yes. Raises TrialFailed if the process has ended."""
-        if not self.is_running:
-            raise TrialFailed(
-                f"{self.name} ended with {self.process.returncode}; the end of {self.log}:\n{self.tail()}"
-            )
+        self._require_running()
         try:
             async with http.get(f"http://127.0.0.1:{self.port}/readyz", timeout=aiohttp.ClientTimeout(2)) as answer:
                 return answer.status == 200
@@ -72,6 +71,12 @@ class Worker:
             self.signal(signal.SIGTERM)
         async with asyncio.timeout(_STOP_SECONDS):
             return await self.process.wait()
+
+    def _require_running(self) -> None:
+        if not self.is_running:
+            raise TrialFailed(
+                f"{self.name} ended with {self.process.returncode}; the end of {self.log}:\n{self.tail()}"
+            )
 
     def tail(self, lines: int = 5) -> str:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
