@@ -13,6 +13,7 @@ from typing import NamedTuple
 import structlog
 
 from consumers.backfill_lease import LEASE_SECONDS, BackfillLease
+from consumers.caution import Solitude
 from consumers.lane import Lane, LaneSettings
 from consumers.meter import Meter
 from consumers.outages import Outages
@@ -51,8 +52,9 @@ class Backfill:
         clock: Clock,
         meter: Meter,
         outages: Outages,
+        solitude: Solitude,
     ) -> None:
-        self._outages = outages
+        self._outages, self.solitude = outages, solitude
         self._source, self._pipeline, self._steward = source, pipeline, steward
         self.settings, self.clock, self.meter = settings, clock, meter
         self._holdings = Holdings(settings.lanes)
@@ -115,12 +117,23 @@ class Backfill:
                     task.cancel()
         except ExceptionGroup as group:
             raise group.exceptions[0] from group  # whoever failed first ended the others
+        await self._release()
         self._raise_if_lost()
         return self._is_done()
+
+    async def _release(self) -> None:
+        held = self._holdings.all()
+        attempting = {one.partition for one in held if one.is_attempting}
+        try:
+            await self._steward.release({one.partition: one.position for one in held}, attempting)
+        except Transient as error:
+            _log.warning(logs.RELEASE_FAILED, error=str(error))
 
     async def _take(self, partition: TopicPartition, survey: Survey) -> None:
         position = await self._steward.take(partition, survey)
         held = self._holdings.add(partition, position)
+        if position.is_suspect:
+            held.suspect_until = position.next_offset + self.settings.batch_size
         if (obstacle := survey.obstacle(partition, position)) is not None:
             held.hold(Hold.BLOCKED, obstacle, self._source)
         held.is_finished = position.end_offset is not None and position.next_offset >= position.end_offset

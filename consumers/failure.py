@@ -36,12 +36,14 @@ class RetryPolicy:
     """How often and how fast a failing batch is tried again, always outside any transaction.
 
     `attempts` bounds transient failures of a handler while its dependencies answer; an outage counts none.
-    `unexpected_attempts` bounds every other exception.
+    `unexpected_attempts` bounds every other exception. `crash_attempts` bounds how often a record whose handling ends
+    the process is begun.
     """
 
     name: str = "default"
     attempts: int = 8
     unexpected_attempts: int = 3
+    crash_attempts: int = 3
     first_delay: timedelta = timedelta(milliseconds=100)
     longest_delay: timedelta = timedelta(seconds=10)
 

@@ -11,6 +11,7 @@ from typing import Protocol
 import structlog
 
 from consumers.batch import Batch, Outcome
+from consumers.caution import Caution, Solitude
 from consumers.failure import RetryPolicy
 from consumers.fetching import Fetching, Found, Unreadable
 from consumers.meter import Meter
@@ -52,6 +53,8 @@ class LaneHost(Protocol):
     def clock(self) -> Clock: ...
     @property
     def meter(self) -> Meter: ...
+    @property
+    def solitude(self) -> Solitude: ...
     def is_stopping(self) -> bool: ...
 
     def note_trouble(self, error: Transient) -> None:
@@ -75,7 +78,8 @@ class Lane:
         host: LaneHost,
     ) -> None:
         self.number = number
-        self._source, self._pipeline, self._steward = source, pipeline, steward
+        self._source, self._steward = source, steward
+        self._caution = Caution(pipeline, steward, host.solitude, attempts=host.settings.retry.crash_attempts)
         self._holdings, self._host = holdings, host
         self._fetching = Fetching(source, holdings, max_records=host.settings.batch_size)
         self._failed_fetches = 0
@@ -173,8 +177,20 @@ class Lane:
                     self._block(held, why)
             case _:
                 records = held.unhandled(found)
-                if records:
+                if records and held.is_suspect:
+                    await self._one_by_one(held, records)
+                elif records:
                     await self._work(held, self._batch(held, records))
+
+    async def _one_by_one(self, held: Holding, records: Sequence[Record]) -> None:
+        """Records of a suspect partition, until one has to wait; what is left is read again."""
+        for record in records:
+            if self._host.is_stopping() or not self._holdings.is_current(held):
+                return  # the next owner seeks
+            if not held.is_ready:
+                self._seek(held.partition, held.resume_offset)
+                return
+            await self._work(held, self._batch(held, [record]))
 
     def _batch(self, held: Holding, records: Sequence[Record], *, unreadable: Poison | None = None) -> Batch:
         fence = self._steward.fence(held.partition, held.position)
@@ -195,7 +211,7 @@ class Lane:
         started = self._host.clock.monotonic()
         held.begin(batch, started)
         try:
-            outcome = await self._pipeline.handle(batch)
+            outcome = await self._caution.handle(held, batch)
             if outcome.stop is None:
                 self._settled(held, batch, outcome, started=started)
             else:
@@ -204,8 +220,15 @@ class Lane:
             await self._recover(held, batch)
         except Transient as error:
             self._hold_back(held, batch, error)
+            await self._withdraw(held)
         finally:
             held.end()
+
+    async def _withdraw(self, held: Holding) -> None:
+        try:
+            await self._caution.withdraw(held)
+        except Transient:
+            return  # it counts for now; the release at the end takes it back, if Postgres answers then
 
     def _settled(self, held: Holding, batch: Batch, outcome: Outcome, *, started: float) -> None:
         held.settle(batch)

@@ -13,10 +13,11 @@ from contextlib import AbstractAsyncContextManager
 
 import structlog
 
+from consumers.caution import Solitude
 from consumers.lane import Lane, LaneSettings
 from consumers.meter import Meter
 from consumers.outages import Outages
-from consumers.ownership import Hold, Holdings
+from consumers.ownership import Hold, Holding, Holdings
 from consumers.pipeline import Pipeline
 from consumers.recreation import watch_topics
 from consumers.steward import Steward, Survey
@@ -36,6 +37,7 @@ _log = structlog.get_logger(__name__)
 # The group's offsets are only a hint to tools and to a cold start; a commit a second costs nothing.
 _COMMIT_EVERY_SECONDS = 1.0
 _TAKEOVER_AGAIN_SECONDS = 1.0
+_RELEASE_SECONDS = 2.0
 
 
 class ConsumerLoop:
@@ -52,7 +54,9 @@ class ConsumerLoop:
         meter: Meter,
         outages: Outages,
         watch: Watch,
+        solitude: Solitude,
     ) -> None:
+        self.solitude = solitude
         self._outages, self._watch = outages, watch
         self._join, self._pipeline, self._steward = join, pipeline, steward
         self.settings, self.clock, self.meter = settings, clock, meter
@@ -109,6 +113,7 @@ class ConsumerLoop:
             for task in upkeep:
                 task.cancel()
         await self._commit(source, self.holdings.settled())
+        await self._release(self.holdings.all())
         await self._watch.leave()
 
     def _lanes(self, source: RecordSource) -> list[Lane]:
@@ -156,8 +161,18 @@ class ConsumerLoop:
             _log.warning(logs.DRAIN_TIMED_OUT, partitions=[f"{p.topic}:{p.partition}" for p in sorted(revoked)])
         if self.source is not None and dropped:
             await self._commit(self.source, {held.partition: held.position.next_offset for held in dropped})
+            await self._release(dropped)
         for partition in revoked:
             self._committed.pop(partition, None)
+
+    async def _release(self, held: Sequence[Holding]) -> None:
+        """Whoever owns them next knows that nothing here ended this process. Not worth waiting for."""
+        attempting = {one.partition for one in held if one.is_attempting}
+        try:
+            async with asyncio.timeout(_RELEASE_SECONDS):
+                await self._steward.release({one.partition: one.position for one in held}, attempting)
+        except (Transient, TimeoutError) as error:
+            _log.warning(logs.RELEASE_FAILED, error=str(error))
 
     async def _keep_ownership(self, source: RecordSource) -> None:
         while True:

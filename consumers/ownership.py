@@ -37,7 +37,8 @@ class Holding:
     the paused tenant whose record comes next, if that is why. `in_hand_since`: since when a batch of it is being worked
     on; `idle` is set while none is. `stalled_since`: since when it is known to be behind and not fetched. `tail_seen`:
     a hidden tail that the last fetch found, passed not before `tail_due`. `is_finished`: a backfill has reached the
-    partition's end. These times are monotonic seconds; timestamps of records are milliseconds.
+    partition's end. Before offset `suspect_until` may stand what ended the last owner; `is_attempting`: such a record
+    is being handled, alone. These times are monotonic seconds; timestamps of records are milliseconds.
     """
 
     partition: TopicPartition
@@ -57,6 +58,8 @@ class Holding:
     holds: dict[Hold, str] = field(default_factory=dict)
     stopped_tenant: str | None = None
     is_finished: bool = False
+    suspect_until: int | None = None
+    is_attempting: bool = False
     idle: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
@@ -66,6 +69,11 @@ class Holding:
     def is_ready(self) -> bool:
         """Whether records of it may be fetched now."""
         return self.waiting is None and not self.holds and not self.is_finished
+
+    @property
+    def is_suspect(self) -> bool:
+        """Whether its next record may be what ended its last owner."""
+        return self.suspect_until is not None and self.position.next_offset < self.suspect_until
 
     @property
     def blocked(self) -> str | None:

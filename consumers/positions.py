@@ -7,7 +7,7 @@ statement of an owner names its epoch and the offset it expects, so that a stale
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from uuid import UUID
 
@@ -26,12 +26,16 @@ _PATIENCE_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where a job stands in a partition. `end_offset` is set for backfills: the first offset they leave alone."""
+    """Where a job stands in a partition. `end_offset` is set for backfills: the first offset they leave alone.
+
+    `is_suspect`: whoever owned it before ended there, without a release and without having moved it.
+    """
 
     epoch: int
     next_offset: int
     topic_id: UUID
     end_offset: int | None = None
+    is_suspect: bool = False
 
 
 class Positions:
@@ -59,7 +63,42 @@ class Positions:
                     connection.fetchrow(_QUERIES["take_over"], self._job, self._run, *partition, self._owner)
                 )
                 row = await self._impatiently(update, pid)
-        return None if row is None else _position(row)
+        return None if row is None else replace(_position(row), is_suspect=row["is_suspect"])
+
+    async def release(self, held: Mapping[TopicPartition, Position], attempting: Collection[TopicPartition]) -> None:
+        """The owned positions are given up alive. Those of another owner stay as they are. Raises Transient."""
+        items = sorted(held.items())
+        with translated_errors("release positions"):
+            async with self._pool.acquire(timeout=10) as connection:
+                await connection.execute(
+                    _QUERIES["release_positions"],
+                    self._job,
+                    self._run,
+                    [partition.topic for partition, _ in items],
+                    [partition.partition for partition, _ in items],
+                    [position.epoch for _, position in items],
+                    [partition in attempting for partition, _ in items],
+                )
+
+    async def note_attempt(self, partition: TopicPartition, position: Position) -> int:
+        """The record at the owned position is about to be handled alone; returns how often that was begun in a row.
+
+        Raises StaleOwner, Transient.
+        """
+        attempts: int | None = await self._attempt("note_attempt", partition, position)
+        if attempts is None:
+            raise StaleOwner(f"{partition.topic}:{partition.partition} left epoch {position.epoch}")
+        return attempts
+
+    async def withdraw_attempt(self, partition: TopicPartition, position: Position) -> None:
+        """The attempt noted last has ended and this process goes on: it does not count. Raises Transient."""
+        await self._attempt("withdraw_attempt", partition, position)
+
+    async def _attempt(self, query: str, partition: TopicPartition, position: Position) -> int | None:
+        with translated_errors(f"attempt at {partition.topic}:{partition.partition}"):
+            async with self._pool.acquire(timeout=10) as connection:
+                attempts: int | None = await connection.fetchval(_QUERIES[query], *self.fence(partition, position))
+        return attempts
 
     async def _impatiently(self, update: asyncio.Future[asyncpg.Record | None], pid: int) -> asyncpg.Record | None:
         try:

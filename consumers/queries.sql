@@ -8,12 +8,41 @@ FROM unnest($3::text[], $4::int[], $5::bigint[], $6::bigint[], $7::uuid[])
 ON CONFLICT DO NOTHING;
 
 -- name: take_over
--- The caller owns the position from now on: every earlier owner's settle finds another epoch.
+-- The caller owns the position from now on: every earlier owner's settle finds another epoch. An owner that neither
+-- released it nor moved it has died there, perhaps of the next record.
 -- $1 job, $2 run, $3 topic, $4 partition, $5 owner. No row: the position was never begun.
 UPDATE tidegate.position
-SET epoch = epoch + 1, owner = $5
+SET
+    epoch = epoch + 1,
+    owner = $5,
+    deaths = CASE WHEN owner IS NOT NULL AND taken_offset = next_offset THEN deaths + 1 ELSE 0 END,
+    taken_offset = next_offset
 WHERE job = $1 AND run = $2 AND topic = $3 AND partition = $4
-RETURNING epoch, next_offset, end_offset, topic_id;
+RETURNING epoch, next_offset, end_offset, topic_id, deaths > 0 AS is_suspect;
+
+-- name: release_positions
+-- The caller gives its positions up alive; what it had begun alone and not ended does not count as an attempt.
+-- $1 job, $2 run, $3 topics, $4 partitions, $5 epochs, $6 whether an attempt is under way.
+UPDATE tidegate.position AS p
+SET owner = NULL, attempts = p.attempts - CASE WHEN r.is_attempting AND p.attempts > 0 THEN 1 ELSE 0 END
+FROM unnest($3::text[], $4::int[], $5::bigint[], $6::boolean[]) AS r (topic, partition, epoch, is_attempting)
+WHERE p.job = $1 AND p.run = $2 AND p.topic = r.topic AND p.partition = r.partition AND p.epoch = r.epoch;
+
+-- name: note_attempt
+-- One more attempt at the record where the caller's own position stands; returns how many there were in a row.
+-- $1 job, $2 run, $3 topic, $4 partition, $5 epoch, $6 expected next offset. No row: it is not the owner any more.
+UPDATE tidegate.position
+SET attempts = CASE WHEN attempt_offset = next_offset THEN attempts + 1 ELSE 1 END, attempt_offset = next_offset
+WHERE job = $1 AND run = $2 AND topic = $3 AND partition = $4 AND epoch = $5 AND next_offset = $6
+RETURNING attempts;
+
+-- name: withdraw_attempt
+-- The attempt ended and the process did not. Parameters as for note_attempt.
+UPDATE tidegate.position
+SET attempts = attempts - 1
+WHERE job = $1 AND run = $2 AND topic = $3 AND partition = $4 AND epoch = $5 AND next_offset = $6 AND attempts > 0
+    AND attempt_offset = next_offset
+RETURNING attempts;
 
 -- name: read_position
 -- $1 job, $2 run, $3 topic, $4 partition.

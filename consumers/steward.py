@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from uuid import UUID
@@ -82,6 +82,18 @@ class Steward:
         if taken is None:
             raise Transient(f"{partition.topic}:{partition.partition}: its position vanished while it was taken over")
         return taken
+
+    async def release(self, held: Mapping[TopicPartition, Position], attempting: Collection[TopicPartition]) -> None:
+        """As `Positions.release`. Raises Transient."""
+        await self._positions.release(held, attempting)
+
+    async def note_attempt(self, partition: TopicPartition, position: Position) -> int:
+        """As `Positions.note_attempt`. Raises StaleOwner, Transient."""
+        return await self._positions.note_attempt(partition, position)
+
+    async def withdraw_attempt(self, partition: TopicPartition, position: Position) -> None:
+        """As `Positions.withdraw_attempt`. Raises Transient."""
+        await self._positions.withdraw_attempt(partition, position)
 
     async def pass_hidden(self, partition: TopicPartition, position: Position, *, next_offset: int) -> Position:
         """The position stands behind offsets that hold no record for anybody. Raises StaleOwner, Transient."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from consumers.caution import Solitude
 from consumers.decoding import Decoder
 from consumers.intents import Intents
 from consumers.lane import LaneSettings
@@ -47,6 +48,7 @@ class Resources:
     owner: str
     deps: Any = None
     connections: Connections = field(default_factory=Connections)
+    solitude: Solitude = field(default_factory=Solitude)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,7 @@ class JobParts:
     meter: Meter
     lanes: LaneSettings
     outages: Outages
+    solitude: Solitude
     watch: Callable[[], Watch]
     """Makes the watch of a loop."""
     last_progress: Callable[[], float]
@@ -99,6 +102,7 @@ async def assemble(app: App, job: Job, resources: Resources, *, sink: Sink | Non
         meter=Meter(job.job_code, resources.metrics, resources.clock),
         lanes=_lane_settings(job, resources.settings),
         outages=outages,
+        solitude=resources.solitude,
         watch=lambda: Watch(
             Intents(resources.pool, resources.clock, job=number),
             Presence(resources.pool, job=number, owner=resources.owner),
@@ -120,6 +124,7 @@ def live_loop(parts: JobParts, join: Join, clock: Clock) -> ConsumerLoop:
         clock=clock,
         meter=parts.meter,
         outages=parts.outages,
+        solitude=parts.solitude,
         watch=parts.watch(),
     )
 

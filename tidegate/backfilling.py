@@ -104,6 +104,7 @@ async def run_backfill(
             clock=clock,
             meter=parts.meter,
             outages=parts.outages,
+            solitude=parts.solitude,
         )
         _log.info(logs.BACKFILL_STARTED, job=code, run=planned.run, source=options.start.spell())
         async with _watched(backfill, options.on_progress, stop):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
@@ -13,6 +13,7 @@ from uuid import UUID
 import pytest
 
 from consumers.batch import Batch, Outcome
+from consumers.caution import Solitude
 from consumers.failure import RetryPolicy
 from consumers.intents import Intent, Intents
 from consumers.lane import LaneSettings
@@ -43,6 +44,7 @@ class Rows(Positions):
 
     def __init__(self) -> None:
         self.rows: dict[TopicPartition, Position] = {}
+        self.released: set[TopicPartition] = set()
 
     async def begin(self, starts: Mapping[TopicPartition, Position]) -> None:
         for partition, start in starts.items():
@@ -56,6 +58,9 @@ class Rows(Positions):
 
     async def read(self, partition: TopicPartition) -> Position | None:
         return self.rows.get(partition)
+
+    async def release(self, held: Mapping[TopicPartition, Position], attempting: Collection[TopicPartition]) -> None:
+        self.released |= held.keys()
 
     def fence(self, partition: TopicPartition, position: Position) -> Fence:
         return Fence(JobId(1), LIVE, *partition, position.epoch, position.next_offset)
@@ -137,6 +142,7 @@ class Rig:
             clock=clock,
             meter=Meter(JobCode("job"), metrics or self.metrics, clock),
             outages=outages,
+            solitude=Solitude(),
             watch=Watch(self.wishes, self.voice, self.work, clock, at_work=lambda _: None),
         )
 
