@@ -1,0 +1,83 @@
+"""Cautious mode: a record that ends its process must not end every process that takes it up.
+
+A partition whose last owner ended without release and without progress is suspect. Its records are then handled one by
+one, each alone in flight in the process, and each attempt is written down before it begins. A record that was begun so
+too often becomes a dead letter. Healthy partitions pay nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+from consumers.batch import Batch, Outcome
+from consumers.ownership import Holding
+from consumers.pipeline import Pipeline
+from consumers.steward import Steward
+from tidegate_kernel.errors import Poison, Reason
+
+
+class Solitude:
+    """Batches of all jobs of a process side by side, or one alone: a process that ends then ended because of it."""
+
+    def __init__(self) -> None:
+        self._in_flight = 0
+        self._alone = asyncio.Lock()
+        self._none_in_flight = asyncio.Event()
+        self._none_in_flight.set()
+
+    @asynccontextmanager
+    async def shared(self) -> AsyncIterator[None]:
+        """Inside, others may be in flight too. Waits while one is alone, or waits to be."""
+        while self._alone.locked():
+            async with self._alone:
+                pass
+        self._in_flight += 1
+        self._none_in_flight.clear()
+        try:
+            yield
+        finally:
+            self._in_flight -= 1
+            if self._in_flight == 0:
+                self._none_in_flight.set()
+
+    @asynccontextmanager
+    async def alone(self) -> AsyncIterator[None]:
+        """Inside, nothing else is in flight."""
+        async with self._alone:
+            await self._none_in_flight.wait()
+            yield
+
+
+class Caution:
+    """Hands batches to a job's pipeline: many at once, or a suspect partition's records alone."""
+
+    def __init__(self, pipeline: Pipeline, steward: Steward, solitude: Solitude, *, attempts: int) -> None:
+        self._pipeline, self._steward, self._solitude, self._attempts = pipeline, steward, solitude, attempts
+
+    async def handle(self, held: Holding, batch: Batch) -> Outcome:
+        """As `Pipeline.handle`; a batch of a suspect partition holds one record."""
+        if not held.is_suspect:
+            async with self._solitude.shared():
+                return await self._pipeline.handle(batch)
+        async with self._solitude.alone():
+            attempts = await self._steward.note_attempt(held.partition, held.position)
+            if attempts > self._attempts:
+                batch = replace(batch, unreadable=_crashed(self._attempts))
+            held.is_attempting = True
+            outcome = await self._pipeline.handle(batch)
+            held.is_attempting = False  # the position has moved: the attempt counts no more
+            return outcome
+
+    async def withdraw(self, held: Holding) -> None:
+        """The attempt ended without the process ending: it does not count. Raises StaleOwner, Transient."""
+        if held.is_attempting:
+            await self._steward.withdraw_attempt(held.partition, held.position)
+            held.is_attempting = False
+
+
+def _crashed(attempts: int) -> Poison:
+    told = f"{attempts} owners in a row ended while they handled this record alone"
+    return Poison(told, reason=Reason.WORKER_CRASHED)
