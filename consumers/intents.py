@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
 from enum import StrEnum
 
@@ -53,9 +53,8 @@ class Intent:
 
     def sentence(self) -> str:
         """By whom, until when and why, for a person."""
-        subject = "" if self.tenant is None else f"tenant {self.tenant!r} "
         verb = "paused by" if self.kind is IntentKind.PAUSE else "stopped for a flood of dead letters by"
-        return f"{subject}{verb} {self.actor} {_until(self.until)}: {self.reason}"
+        return f"{verb} {self.actor} {_until(self.until)}: {self.reason}"
 
 
 class Intents:
@@ -91,7 +90,11 @@ class Intents:
 
     def tenants(self) -> Mapping[str, str]:
         """The paused tenants, and why."""
-        return {each.tenant: each.sentence() for each in reversed(self.standing()) if each.tenant is not None}
+        return {
+            each.tenant: f"tenant {each.tenant!r} {each.sentence()}"
+            for each in reversed(self.standing())  # of two for one tenant the older is told
+            if each.tenant is not None
+        }
 
 
 _HOLDS = {IntentKind.PAUSE: Hold.PAUSED, IntentKind.FLOOD: Hold.FLOOD}
@@ -100,8 +103,9 @@ OBEYED = frozenset(_HOLDS.values())
 
 
 def intent_of(row: asyncpg.Record) -> Intent:
-    """A row of `standing_intents`."""
-    return Intent(**{**row, "kind": IntentKind(row["kind"])})
+    """A row that has the columns of `standing_intents`, perhaps among others."""
+    columns = {each.name: row[each.name] for each in fields(Intent)}
+    return Intent(**{**columns, "kind": IntentKind(row["kind"])})
 
 
 def _deadline(intent: Intent, now: float) -> float | None:

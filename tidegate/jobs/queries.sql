@@ -105,3 +105,56 @@ ORDER BY min(c.created_at) DESC, c.name
 -- Returns how many partitions it had. $1 name.
 WITH gone AS (DELETE FROM tidegate.checkpoint WHERE name = $1 RETURNING name)
 SELECT count(*) FROM gone
+
+-- name: close_expired
+-- Pauses of a job whose time has passed have ended then. $1 job.
+UPDATE tidegate.intent SET ended_at = until, ended_by = 'expiry' WHERE job = $1 AND ended_at IS NULL AND until <= now()
+
+-- name: pauses_of_part
+-- Standing pauses of exactly this part of a job, the longest first; `lasts`: at least for the seconds asked.
+-- $1 job, $2 topic, $3 partition, $4 tenant, $5 service-wide, $6 seconds (NULL: until somebody resumes).
+SELECT
+    i.id, i.kind, i.topic, i.partition, i.tenant, i.reason, i.actor, i.started_at, i.until,
+    extract(epoch FROM i.until - now())::float8 AS seconds_left,
+    (i.until IS NULL OR coalesce(i.until >= now() + make_interval(secs => $6::float8), false)) AS lasts
+FROM tidegate.intent AS i
+WHERE i.job = $1 AND i.kind = 'pause' AND i.ended_at IS NULL AND i.service_wide = $5
+    AND i.topic IS NOT DISTINCT FROM $2 AND i.partition IS NOT DISTINCT FROM $3 AND i.tenant IS NOT DISTINCT FROM $4
+ORDER BY i.until DESC NULLS FIRST, i.id
+
+-- name: start_pause
+-- $1 job, $2 topic, $3 partition, $4 tenant, $5 service-wide, $6 reason, $7 actor, $8 seconds (NULL: until resumed).
+INSERT INTO tidegate.intent (kind, job, topic, partition, tenant, service_wide, reason, actor, until)
+VALUES ('pause', $1, $2, $3, $4, $5, $6, $7, now() + make_interval(secs => $8::float8))
+RETURNING
+    id, kind, topic, partition, tenant, reason, actor, started_at, until,
+    extract(epoch FROM until - now())::float8 AS seconds_left
+
+-- name: end_pauses
+-- Ends the standing pauses of exactly this part of a job; where $5 only those that were made for all jobs at once.
+-- $1 job, $2 topic, $3 partition, $4 tenant, $5 service-wide, $6 actor.
+UPDATE tidegate.intent AS i
+SET ended_at = now(), ended_by = $6
+WHERE i.job = $1 AND i.kind = 'pause' AND i.ended_at IS NULL AND (i.service_wide OR NOT $5)
+    AND i.topic IS NOT DISTINCT FROM $2 AND i.partition IS NOT DISTINCT FROM $3 AND i.tenant IS NOT DISTINCT FROM $4
+RETURNING
+    i.id, i.kind, i.topic, i.partition, i.tenant, i.reason, i.actor, i.started_at, i.until,
+    extract(epoch FROM i.until - now())::float8 AS seconds_left
+
+-- name: service_intents
+-- What stands for the jobs of a service. $1 service.
+SELECT
+    j.code, i.id, i.kind, i.topic, i.partition, i.tenant, i.reason, i.actor, i.started_at, i.until,
+    extract(epoch FROM i.until - now())::float8 AS seconds_left
+FROM tidegate.intent AS i
+JOIN tidegate.job AS j ON j.id = i.job
+WHERE j.service = $1 AND i.ended_at IS NULL AND (i.until IS NULL OR i.until > now())
+ORDER BY j.code, i.id
+
+-- name: partitions_of_job
+-- The partitions that the live consumer of a job has had a position in. $1 job.
+SELECT p.topic, p.partition FROM tidegate.position AS p WHERE p.job = $1 AND p.run = 0 ORDER BY p.topic, p.partition
+
+-- name: backfill_at_work
+-- The job's backfill that a process works on now. $1 job.
+SELECT b.id FROM tidegate.backfill AS b WHERE b.job = $1 AND b.state = 'running' AND b.lease_until > now()
