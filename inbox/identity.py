@@ -66,6 +66,10 @@ class ClaimRule:
         bucket = "event-time" if self.bucket_by_event_time else "constant"
         return f"v1 ids={ids} bucket={bucket}"
 
+    def is_scoped(self, event_id: str) -> bool:
+        """Whether the claim of this id also depends on the event's source, tenant and brand."""
+        return not self.global_ids and _uuid(event_id) is None
+
     def key(self, event: Event[Any]) -> ClaimKey:
         """The claim of `event`: the same for every delivery, whatever topic, offset or clock it arrives by."""
         identity = _uuid(event.id)

@@ -8,3 +8,76 @@ JOIN tidegate.job AS j ON j.id = d.job
 WHERE j.service = $1
 GROUP BY j.code, d.state
 ORDER BY j.code, d.state
+
+-- name: newest_generations
+-- The numbers of a service's jobs as their readers see them now. $1 service.
+SELECT DISTINCT ON (j.code) j.code, j.id
+FROM tidegate.job AS j
+WHERE j.service = $1
+ORDER BY j.code, j.generation DESC
+
+-- name: claims_of_event
+-- An id in every bucket of a job: the buckets are walked from one to the next, so each costs an index probe and the size
+-- of the inbox does not matter. $1 job, $2 ids.
+WITH RECURSIVE buckets AS (
+    (SELECT i.bucket FROM tidegate.inbox AS i WHERE i.job = $1 ORDER BY i.bucket LIMIT 1)
+    UNION ALL
+    SELECT (
+        SELECT i.bucket FROM tidegate.inbox AS i
+        WHERE i.job = $1 AND i.bucket > b.bucket
+        ORDER BY i.bucket LIMIT 1
+    )
+    FROM buckets AS b
+    WHERE b.bucket IS NOT NULL
+)
+SELECT i.id, i.bucket, i.claimed_on
+FROM buckets AS b
+JOIN tidegate.inbox AS i ON i.job = $1 AND i.bucket = b.bucket AND i.id = ANY($2::uuid[])
+ORDER BY i.claimed_on, i.bucket
+
+-- name: letters_of_event
+-- The newest dead letters of an event id. $1 job, $2 event id, $3 tenant, $4 brand (NULL: any).
+SELECT
+    d.id, d.topic, d.partition, d."offset", d.event_id, d.tenant, d.brand, d.reason, d.error_class, d.attempts,
+    d.occurrences, d.state, d.first_failed_at, d.last_failed_at
+FROM tidegate.dead_letter AS d
+WHERE d.job = $1 AND d.event_id = $2 AND ($3::text IS NULL OR d.tenant = $3) AND ($4::text IS NULL OR d.brand = $4)
+ORDER BY d.last_failed_at DESC
+LIMIT 50
+
+-- name: letters_of_key
+-- The newest dead letters of a record key. $1 job, $2 key, $3 topic (NULL: any).
+SELECT
+    d.id, d.topic, d.partition, d."offset", d.event_id, d.tenant, d.brand, d.reason, d.error_class, d.attempts,
+    d.occurrences, d.state, d.first_failed_at, d.last_failed_at
+FROM tidegate.dead_letter AS d
+WHERE d.job = $1 AND d.key = $2 AND ($3::text IS NULL OR d.topic = $3)
+ORDER BY d.last_failed_at DESC
+LIMIT 50
+
+-- name: letters_at_place
+-- The dead letter of a record. $1 job, $2 topic, $3 topic id, $4 partition, $5 offset.
+SELECT
+    d.id, d.topic, d.partition, d."offset", d.event_id, d.tenant, d.brand, d.reason, d.error_class, d.attempts,
+    d.occurrences, d.state, d.first_failed_at, d.last_failed_at
+FROM tidegate.dead_letter AS d
+WHERE d.job = $1 AND d.topic = $2 AND d.topic_id = $3 AND d.partition = $4 AND d."offset" = $5
+
+-- name: skipped_range_at
+-- The newest decision to pass an offset unread. $1 job, $2 topic, $3 topic id, $4 partition, $5 offset.
+SELECT s.first_offset, s.last_offset, s.cause, s.actor, s.reason, s.skipped_at
+FROM tidegate.skipped_range AS s
+WHERE s.job = $1 AND s.topic = $2 AND s.topic_id = $3 AND s.partition = $4
+    AND s.first_offset <= $5 AND s.last_offset >= $5
+ORDER BY s.skipped_at DESC
+LIMIT 1
+
+-- name: outbox_with_header
+-- What waits in the outbox with one of some values in a header. The outbox is a queue, short unless Kafka is away.
+-- $1 header, $2 values.
+SELECT o.id, o.kind, o.topic, o.created_at, o.failed_at IS NOT NULL AS is_set_aside, h.value
+FROM tidegate.outbox AS o
+CROSS JOIN LATERAL unnest(o.header_names, o.header_values) AS h (name, value)
+WHERE o.header_values && $2::bytea[] AND h.name = $1 AND h.value = ANY($2::bytea[])
+ORDER BY o.id
+LIMIT 50
