@@ -1,0 +1,202 @@
+"""The scene of one run: servers, proxies, workers and a producer of its own, and what struck them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import asyncpg
+import psutil
+
+from tests.chaos import servers
+from tests.chaos.flight import Flight, Sight
+from tests.chaos.kafka import formatted_brokers
+from tests.chaos.process import Child, Command, free_ports
+from tests.chaos.producer import Producer
+from tests.chaos.proxy import Proxy
+from tests.chaos.servers import OwnServer
+from tests.chaos.story import Story
+from tests.chaos.workers import Fleet, Worker, fleet
+from tidegate.stack.clickhouse import ClickHouse
+from tidegate.stack.elasticsearch import Elasticsearch
+from tidegate.stack.postgres import Postgres
+
+ROOT = Path(__file__).resolve().parents[2]
+_APP = Path(__file__).with_name("app")
+# Shorter than production's, so that a run of minutes sees sessions expire; the order between them is the same.
+_TIMES = {
+    "TIDEGATE_KAFKA_SESSION_TIMEOUT": "6",
+    "TIDEGATE_KAFKA_HEARTBEAT_INTERVAL": "1",
+    "TIDEGATE_KAFKA_REBALANCE_TIMEOUT": "10",
+    "TIDEGATE_KAFKA_REQUEST_TIMEOUT": "12",
+    "TIDEGATE_DRAIN_TIMEOUT": "4",
+}
+_JOBS = 3
+_WORKERS = 2
+_PREPARE_SECONDS = 60.0
+_PROOF_SECONDS = 20.0
+
+
+@dataclass(frozen=True)
+class Strike:
+    """A fault that struck, and what was in flight at that moment."""
+
+    kind: str
+    target: str
+    at_seconds: float
+    flight: Flight
+
+
+@dataclass
+class Scene:
+    """What the faults act upon. `looks` bounds how often a worker is frozen to find it with work in its hands."""
+
+    folder: Path
+    kafka: OwnServer
+    postgres: OwnServer
+    elasticsearch: OwnServer
+    clickhouse: OwnServer
+    proxies: Sequence[Proxy]
+    producer: Producer
+    fleet: Fleet
+    sight: Sight
+    strikes: list[Strike] = field(default_factory=list)
+    looks: int = 100
+    between_looks_seconds: float = 0.02
+    began: float = 0.0
+    _later: list[asyncio.Task[None]] = field(default_factory=list)
+
+    def note(self, kind: str, target: str, flight: Flight) -> None:
+        """The fault is kept, and told as it happens."""
+        strike = Strike(kind, target, asyncio.get_running_loop().time() - self.began, flight)
+        self.strikes.append(strike)
+        print(
+            f"{strike.at_seconds:6.1f} s  {kind}: {target} ({flight.unsettled} records unsettled, "
+            f"{flight.batches} batches and {flight.requests} requests under way)",
+            flush=True,
+        )
+
+    def later(self, seconds: float, action: Callable[[], None]) -> None:
+        """Does something in a while, beside what happens then."""
+
+        async def wait_and_act() -> None:
+            await asyncio.sleep(seconds)
+            action()
+
+        self._later.append(asyncio.create_task(wait_and_act(), name="later"))
+
+    async def calm(self) -> None:
+        """What was to happen later has happened."""
+        await asyncio.gather(*self._later)
+
+    async def in_flight(self) -> Flight:
+        """Waits until records are in flight; after a while it returns what there is instead."""
+        loop, flight = asyncio.get_running_loop(), Flight(0, 0, 0)
+        deadline = loop.time() + _PROOF_SECONDS
+        while not flight.is_proven and loop.time() < deadline:
+            await asyncio.sleep(self.between_looks_seconds)
+            with contextlib.suppress(OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
+                flight = await self.sight.all()
+        return flight
+
+    async def look_at(self, worker: Worker) -> Flight:
+        """What a worker holds now; nothing, where that cannot be told."""
+        assert worker.child is not None
+        try:
+            return await self.sight.of_worker(worker.owner, worker.child.pid)
+        except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, psutil.Error):
+            return Flight(0, 0, 0)
+
+
+@contextlib.asynccontextmanager
+async def scene(folder: Path, *, seed: int, rate: float) -> AsyncIterator[Scene]:
+    """Everything runs inside, with the producer telling its story; afterwards nothing of it is left running."""
+    async with contextlib.AsyncExitStack() as opened:
+        stage = await _servers(folder)
+        await opened.enter_async_context(servers.running(stage.all))
+        proxies = [
+            await opened.enter_async_context(Proxy(server.name, via, server.port).listening())
+            for server, via in zip(stage.all, stage.via, strict=True)
+        ]
+        environment = _environment(stage)
+        await _prepare(folder, environment)
+        story = Story(seed, datetime.now(UTC))
+        producer = Producer(stage.kafka.address, story, folder / "producer.jsonl", rate=rate)
+        workers = await opened.enter_async_context(fleet(folder, environment, size=_WORKERS))
+        sight = Sight(stage.postgres.address, producer, proxies[2:], _JOBS)
+        yield Scene(
+            folder,
+            stage.kafka,
+            stage.postgres,
+            stage.elasticsearch,
+            stage.clickhouse,
+            proxies,
+            producer,
+            workers,
+            sight,
+            began=asyncio.get_running_loop().time(),
+        )
+
+
+@dataclass(frozen=True)
+class _Stage:
+    """The servers in the order of their proxies' ports."""
+
+    kafka: OwnServer
+    postgres: OwnServer
+    elasticsearch: OwnServer
+    clickhouse: OwnServer
+    via: Sequence[int]
+
+    @property
+    def all(self) -> Sequence[OwnServer]:
+        return (self.kafka, self.postgres, self.elasticsearch, self.clickhouse)
+
+
+async def _servers(folder: Path) -> _Stage:
+    via = free_ports(4)
+    broker, postgres, elasticsearch, clickhouse = await asyncio.gather(
+        formatted_brokers(folder, via=via[:1]),
+        servers.from_packages(Postgres(), folder),
+        servers.from_packages(Elasticsearch(), folder),
+        servers.from_packages(ClickHouse(), folder),
+    )
+    return _Stage(servers.of_broker(broker[0]), postgres, elasticsearch, clickhouse, via)
+
+
+def _environment(stage: _Stage) -> Mapping[str, str]:
+    """What a worker is told: every server by its proxy."""
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith("TIDEGATE_")}
+    kafka, postgres, elasticsearch, clickhouse = stage.via
+    dsn = urlsplit(stage.postgres.address)
+    assert dsn.hostname is not None
+    return {
+        **inherited,
+        **_TIMES,
+        "PYTHONPATH": f"{ROOT}{os.pathsep}{_APP}",
+        "TIDEGATE_APP": "chaos_app:app",
+        "TIDEGATE_HTTP_PORT": "0",
+        "TIDEGATE_KAFKA_BOOTSTRAP": f"127.0.0.1:{kafka}",
+        "TIDEGATE_POSTGRES_DSN": dsn._replace(netloc=f"{dsn.username}:{dsn.password}@127.0.0.1:{postgres}").geturl(),
+        "TIDEGATE_ELASTICSEARCH_URL": f"http://127.0.0.1:{elasticsearch}",
+        "TIDEGATE_CLICKHOUSE_URL": f"http://127.0.0.1:{clickhouse}",
+    }
+
+
+async def _prepare(folder: Path, environment: Mapping[str, str], *more: str) -> None:
+    """Tables, index and topics are there."""
+    import sys
+
+    for arguments in (["dev-prepare"], ["topics", "create", "--also", "chaos.recorded:2", *more]):
+        command = [sys.executable, "-m", "tidegate", *arguments]
+        child = Child(Command(command, folder, folder / "prepare.log", environment=environment))
+        await child.start()
+        assert child.process is not None
+        code = await asyncio.wait_for(child.process.wait(), _PREPARE_SECONDS)
+        assert code == 0, (folder / "prepare.log").read_text()
