@@ -28,8 +28,9 @@ Everything that differs between places is read once, at the start, from environm
 `/run/secrets` exists, a file in it named as a variable, in either case, serves as well; the environment wins. A
 wrong value ends the command with exit code 2 and names the variable, never the value.
 
-Durations are seconds (`20`, `0.5`) or ISO 8601 (`PT1M30S`), and more than none. Secrets are never logged or printed;
-addresses are, so the two URLs may hold no credentials.
+Durations are seconds (`20`, `0.5`) or ISO 8601 (`PT1M30S`), from a millisecond to a day. Secrets are never logged or
+printed; addresses are, so the URLs may hold no credentials. An empty variable means none where the default is none;
+elsewhere it is refused.
 
 When none of the four addresses is set, commands use the local servers of `make up`, if those were started from the
 same directory.

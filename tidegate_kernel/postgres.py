@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 from weakref import WeakSet
 
 import asyncpg
 
 from tidegate_kernel.errors import Misconfigured, Transient
+from tidegate_kernel.pooler import SharedConnection, is_pooled
 
 if TYPE_CHECKING:
     from asyncpg.pool import PoolConnectionProxy
@@ -88,9 +89,11 @@ def translated_errors(what: str) -> Iterator[None]:
 
 
 def address(dsn: str) -> str:
-    """Host, port and database of `dsn`, fit for a message: without user and password."""
+    """Host, port and database of `dsn`, fit for a message: without user and password. Several hosts are all named."""
     parts = urlsplit(dsn)
-    return f"{parts.hostname or 'localhost'}:{parts.port or 5432}{parts.path}"
+    hosts = parts.netloc.rpartition("@")[2] or parse_qs(parts.query).get("host", ["localhost"])[0]
+    has_port = hosts.rpartition(":")[2].isdigit()
+    return f"{hosts}{'' if has_port else ':5432'}{parts.path}"
 
 
 @asynccontextmanager
@@ -108,20 +111,26 @@ async def open_pool(
 
     Raises Misconfigured if the server cannot be reached or refuses the credentials at the start.
     """
-    settings = {
-        "application_name": application_name,
+    limits = {
         "statement_timeout": str(int(statement_timeout.total_seconds() * 1000)),
         # A paused process must not hold row locks for ever: Postgres ends its transaction.
         "idle_in_transaction_session_timeout": "60000",
-        "timezone": "UTC",
     }
     async with connect(dsn) as connection:
+        pooled = await is_pooled(connection)
         if await connection.fetchval("SELECT current_schema() = 'tidegate'"):
             # A role named like our schema would find our tables before its own: handlers' SQL means theirs.
-            settings["search_path"] = "public"
+            limits["search_path"] = "public"
+    identity = {"application_name": application_name, "timezone": "UTC"}
     connections = connections or Connections()
     pool: Pool = await asyncpg.create_pool(
-        dsn, min_size=0, max_size=size, timeout=10, command_timeout=90, server_settings=settings, init=connections.note
+        dsn,
+        min_size=0,
+        max_size=size,
+        timeout=10,
+        command_timeout=90,
+        init=connections.note,
+        **(_through_pooler(identity, limits) if pooled else {"server_settings": identity | limits}),
     )
     connections.belong_to(pool)
     try:
@@ -134,7 +143,7 @@ async def open_pool(
 async def connect(dsn: str) -> AsyncIterator[Connection]:
     """Yields one connection for a command that needs a few statements. Raises Misconfigured as `open_pool`."""
     try:
-        connection = await asyncpg.connect(dsn, timeout=10, server_settings={"timezone": "UTC"})
+        connection = await connect_anywhere(dsn)
     except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, ValueError) as error:
         raise Misconfigured(_unreachable(dsn, error)) from error
     try:
@@ -143,10 +152,17 @@ async def connect(dsn: str) -> AsyncIterator[Connection]:
         await connection.close(timeout=5)
 
 
+async def connect_anywhere(dsn: str, *, timeout: float = 10) -> asyncpg.Connection[asyncpg.Record]:
+    """Returns a connection that works with and without a pooler. Raises the driver's errors."""
+    options = _through_pooler({"timezone": "UTC"}, {})
+    connection: asyncpg.Connection[asyncpg.Record] = await asyncpg.connect(dsn, timeout=timeout, **options)
+    return connection
+
+
 async def is_writable(dsn: str) -> bool:
     """Whether a fresh connection may write: the probe that tells an outage from a handler's own failure."""
     try:
-        connection = await asyncpg.connect(dsn, timeout=5)
+        connection = await connect_anywhere(dsn, timeout=5)
     except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
         return False
     try:
@@ -157,6 +173,15 @@ async def is_writable(dsn: str) -> bool:
         return False
     finally:
         connection.terminate()
+
+
+def _through_pooler(identity: Mapping[str, str], limits: Mapping[str, str]) -> dict[str, Any]:
+    """Options of the driver. A pooler keeps who we are and our time zone for each client, and nothing else."""
+
+    class Limited(SharedConnection):
+        transaction_settings = limits
+
+    return {"server_settings": dict(identity), "statement_cache_size": 0, "connection_class": Limited}
 
 
 def _unreachable(dsn: str, error: BaseException) -> str:

@@ -4,29 +4,30 @@ from __future__ import annotations
 
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any, Literal
-from urllib.parse import urlsplit
+from typing import Any, Literal
 
-from pydantic import BeforeValidator, Field, SecretStr, ValidationError, field_validator
+from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from tidegate_kernel.errors import Misconfigured
+from tidegate_kernel.setting_types import (
+    DURATION_SHOULD,
+    Brokers,
+    Duration,
+    Name,
+    OptionalFile,
+    OptionalInstance,
+    OptionalWeb,
+    PostgresDsn,
+    Secret,
+    Size,
+    Text,
+    Web,
+)
 
 _PREFIX = "TIDEGATE_"
 _SECRETS_FOLDER = Path("/run/secrets")
-
-
-def _from_seconds(value: Any) -> Any:
-    """A variable says `20` or `1.5`; anything else is left to pydantic, which knows ISO 8601 (`PT20S`)."""
-    try:
-        return timedelta(seconds=float(value))
-    except (TypeError, ValueError, OverflowError):
-        return value
-
-
-Duration = Annotated[timedelta, BeforeValidator(_from_seconds), Field(gt=timedelta(0))]
-"""Seconds in a variable; longer than none."""
 
 
 class KafkaSettings(BaseSettings):
@@ -34,25 +35,25 @@ class KafkaSettings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="TIDEGATE_KAFKA_", extra="ignore", frozen=True)
 
-    bootstrap: str = "127.0.0.1:9092"
+    bootstrap: Brokers = "127.0.0.1:9092"
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
     sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"] = "PLAIN"
-    sasl_username: str = ""
-    sasl_password: SecretStr = SecretStr("")
-    sasl_token_file: Path | None = None
-    ssl_ca_file: Path | None = None
-    ssl_cert_file: Path | None = None
-    ssl_key_file: Path | None = None
+    sasl_username: Text = ""
+    sasl_password: Secret = SecretStr("")
+    sasl_token_file: OptionalFile = None
+    ssl_ca_file: OptionalFile = None
+    ssl_cert_file: OptionalFile = None
+    ssl_key_file: OptionalFile = None
     ssl_check_hostname: bool = True
-    client_id: str = "tidegate"
-    instance_id: str | None = None
+    client_id: Name = "tidegate"
+    instance_id: OptionalInstance = None
     session_timeout: Duration = timedelta(seconds=30)
     heartbeat_interval: Duration = timedelta(seconds=3)
     rebalance_timeout: Duration = timedelta(seconds=60)
     request_timeout: Duration = timedelta(seconds=30)
-    fetch_max_bytes: int = Field(default=8 * 1024 * 1024, gt=0)
+    fetch_max_bytes: Size = 8 * 1024 * 1024
     # 1 MiB a partition bounds a worker's buffer to assigned partitions x 1 MiB whatever the backlog.
-    max_partition_fetch_bytes: int = Field(default=1024 * 1024, gt=0)
+    max_partition_fetch_bytes: Size = 1024 * 1024
 
 
 class Settings(BaseSettings):
@@ -60,44 +61,30 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix=_PREFIX, extra="ignore", frozen=True)
 
-    postgres_dsn: SecretStr = SecretStr("postgresql://127.0.0.1:5432/tidegate")
-    elasticsearch_url: str = "http://127.0.0.1:9200"
-    elasticsearch_user: str = ""
-    elasticsearch_password: SecretStr = SecretStr("")
-    elasticsearch_api_key: SecretStr = SecretStr("")
-    elasticsearch_ca_file: Path | None = None
-    clickhouse_url: str = "http://127.0.0.1:8123"
-    clickhouse_user: str = "default"
-    clickhouse_password: SecretStr = SecretStr("")
-    clickhouse_database: str = "default"
-    clickhouse_ca_file: Path | None = None
+    postgres_dsn: PostgresDsn = SecretStr("postgresql://127.0.0.1:5432/tidegate")
+    elasticsearch_url: Web = "http://127.0.0.1:9200"
+    elasticsearch_user: Text = ""
+    elasticsearch_password: Secret = SecretStr("")
+    elasticsearch_api_key: Secret = SecretStr("")
+    elasticsearch_ca_file: OptionalFile = None
+    clickhouse_url: Web = "http://127.0.0.1:8123"
+    clickhouse_user: Name = "default"
+    clickhouse_password: Secret = SecretStr("")
+    clickhouse_database: Name = "default"
+    clickhouse_ca_file: OptionalFile = None
 
-    token: SecretStr = SecretStr("")
-    token_file: Path | None = None
+    token: Secret = SecretStr("")
+    token_file: OptionalFile = None
 
-    http_host: str = "127.0.0.1"
+    http_host: Name = "127.0.0.1"
     http_port: int = Field(default=9464, ge=0, le=65535)
     lanes: int = Field(default=2, ge=1, le=64)
     # Shorter than Kafka's rebalance time-out: a revoke waits for it.
     drain_timeout: Duration = timedelta(seconds=20)
     log_format: Literal["json", "console"] = "json"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
-    otlp_endpoint: str | None = None
+    otlp_endpoint: OptionalWeb = None
     kafka: KafkaSettings = Field(default_factory=KafkaSettings)
-
-    @field_validator("elasticsearch_url", "clickhouse_url", "otlp_endpoint")
-    @classmethod
-    def _plain_address(cls, value: str | None) -> str | None:
-        if value is None:
-            return None
-        parts = urlsplit(value)
-        if parts.scheme not in ("http", "https") or not parts.netloc:
-            raise ValueError("should be an address, as in http://127.0.0.1:9200")
-        if "@" in parts.netloc:
-            raise ValueError(
-                "should hold no credentials: addresses are printed; the …_USER and …_PASSWORD settings are not"
-            )
-        return value
 
     @field_validator("http_port", mode="before")
     @classmethod
@@ -160,5 +147,5 @@ def _explain(error: ValidationError, prefix: str) -> list[str]:
 def _requirement(error: ErrorDetails) -> str:
     if "timedelta" in error["msg"]:
         # Python's name for it helps nobody, and the library's words quote parts of the value.
-        return "should be a number of seconds, more than 0"
+        return DURATION_SHOULD
     return error["msg"].removeprefix("Value error, ").removeprefix("Input ")

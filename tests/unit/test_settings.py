@@ -11,6 +11,7 @@ import pytest
 
 from tidegate_kernel import settings as module
 from tidegate_kernel.errors import Misconfigured
+from tidegate_kernel.postgres import address
 from tidegate_kernel.settings import KafkaSettings, Settings, read_settings
 
 VALUE = "hunter2-hunter2"
@@ -64,14 +65,31 @@ def test_wrong_value_is_named_by_its_variable_and_not_repeated(variable: str, mo
     [
         ("TIDEGATE_LANES", "0", "greater than or equal to 1"),
         ("TIDEGATE_HTTP_PORT", "65536", "less than or equal to 65535"),
-        ("TIDEGATE_DRAIN_TIMEOUT", "0", "number of seconds, more than 0"),
-        ("TIDEGATE_DRAIN_TIMEOUT", "nan", "number of seconds, more than 0"),
-        ("TIDEGATE_DRAIN_TIMEOUT", "inf", "number of seconds, more than 0"),
-        ("TIDEGATE_KAFKA_REQUEST_TIMEOUT", "-1", "number of seconds, more than 0"),
+        ("TIDEGATE_DRAIN_TIMEOUT", "0", "number of seconds, from 0.001 to 86400"),
+        ("TIDEGATE_DRAIN_TIMEOUT", "nan", "number of seconds, from 0.001 to 86400"),
+        ("TIDEGATE_DRAIN_TIMEOUT", "inf", "number of seconds, from 0.001 to 86400"),
+        ("TIDEGATE_DRAIN_TIMEOUT", "20 ms", "number of seconds, from 0.001 to 86400"),
+        ("TIDEGATE_KAFKA_REQUEST_TIMEOUT", "-1", "number of seconds, from 0.001 to 86400"),
+        ("TIDEGATE_KAFKA_REQUEST_TIMEOUT", "1e-9", "number of seconds, from 0.001 to 86400"),
+        ("TIDEGATE_KAFKA_SESSION_TIMEOUT", "1e9", "number of seconds, from 0.001 to 86400"),
+        ("TIDEGATE_KAFKA_FETCH_MAX_BYTES", "9" * 40, "less than or equal to 2147483647"),
+        ("TIDEGATE_KAFKA_BOOTSTRAP", "", "host:port"),
+        ("TIDEGATE_KAFKA_BOOTSTRAP", "kafka:9092,", "host:port"),
+        ("TIDEGATE_KAFKA_BOOTSTRAP", "kafka://hunter2:9092", "host:port"),
+        ("TIDEGATE_KAFKA_BOOTSTRAP", "hunter2:99999", "host:port"),
+        ("TIDEGATE_KAFKA_BOOTSTRAP", "hunter2: 9092", "host:port"),
+        ("TIDEGATE_KAFKA_INSTANCE_ID", "hunter2 of us", "letters, digits"),
+        ("TIDEGATE_KAFKA_CLIENT_ID", " ", "should not be empty"),
+        ("TIDEGATE_KAFKA_SASL_PASSWORD", "hunter2\n", "line break"),
+        ("TIDEGATE_ELASTICSEARCH_API_KEY", "hunter2\n", "line break"),
+        ("TIDEGATE_CLICKHOUSE_DATABASE", "", "should not be empty"),
+        ("TIDEGATE_HTTP_HOST", "", "should not be empty"),
         ("TIDEGATE_KAFKA_SECURITY_PROTOCOL", "sasl_ssl", "'PLAINTEXT', 'SSL', 'SASL_PLAINTEXT' or 'SASL_SSL'"),
         ("TIDEGATE_ELASTICSEARCH_URL", "https://elastic:hunter2@search:9200", "no credentials"),
         ("TIDEGATE_ELASTICSEARCH_URL", "hunter2:9200", "should be an address"),
         ("TIDEGATE_OTLP_ENDPOINT", "hunter2", "should be an address"),
+        ("TIDEGATE_CLICKHOUSE_URL", "http://default:hunter2", "should be an address"),
+        ("TIDEGATE_ELASTICSEARCH_URL", "http://search:99999", "should be an address"),
         ("TIDEGATE_CLICKHOUSE_URL", "http://default:hunter2@clickhouse:8123", "no credentials"),
     ],
 )
@@ -86,6 +104,73 @@ def test_value_out_of_its_bounds_is_told_the_bounds(
     assert variable in message
     assert remedy in message
     assert "hunter2" not in message
+
+
+@pytest.mark.parametrize(
+    "dsn",
+    [
+        "",
+        VALUE,
+        f"tidegate:{VALUE}@postgres/shop",
+        f"host=postgres password={VALUE}",
+        f"postgresql+asyncpg://tidegate:{VALUE}@postgres/shop",
+        f"postgresql://tidegate:{VALUE}/{VALUE}@postgres/shop",
+        f"postgresql://tidegate:5432/{VALUE}@postgres/shop",
+        f"postgresql://tidegate:{VALUE}?{VALUE}@postgres/shop",
+        f"postgresql://tidegate:5432?{VALUE}@postgres/shop",
+        f"postgresql://tidegate:{VALUE}#{VALUE}@postgres/shop",
+        f"postgresql://tidegate:{VALUE}@postgres:port/shop",
+        f"postgresql://tidegate:{VALUE}@postgres:99999/shop",
+        f"postgresql://tidegate:{VALUE}@postgres/shop\n",
+    ],
+)
+def test_dsn_that_cannot_be_meant_is_refused_whole(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A password with a slash in it would be read as a port or a database, and be shown as an address is."""
+    monkeypatch.setenv("TIDEGATE_POSTGRES_DSN", dsn)
+
+    message = refusal()
+
+    assert message.startswith("wrong setting: TIDEGATE_POSTGRES_DSN: should")
+    assert "hunter" not in message
+
+
+@pytest.mark.parametrize(
+    "dsn, shown",
+    [
+        ("postgresql://tidegate:hunter2@postgres:5433/shop", "postgres:5433/shop"),
+        ("postgres://postgres/shop?sslmode=require", "postgres:5432/shop"),
+        ("postgresql://tidegate:hunt%2Fer2@[::1]:5433/shop", "[::1]:5433/shop"),
+        ("postgresql://tidegate:hunter2@one:5432,two:5433/shop", "one:5432,two:5433/shop"),
+        ("postgresql://tidegate:hunter2@/shop?host=/var/run/postgresql", "/var/run/postgresql:5432/shop"),
+        ("postgresql://", "localhost:5432"),
+    ],
+)
+def test_dsn_is_shown_by_its_hosts_and_database(dsn: str, shown: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The address is what one compares first; user and password are no part of it."""
+    monkeypatch.setenv("TIDEGATE_POSTGRES_DSN", dsn)
+    assert address(read_settings().postgres_dsn.get_secret_value()) == shown
+
+
+def test_empty_variable_is_none_where_none_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some orchestrators can only set a variable to nothing, not leave it out."""
+    for name in ("KAFKA_INSTANCE_ID", "KAFKA_SSL_CA_FILE", "ELASTICSEARCH_CA_FILE", "OTLP_ENDPOINT"):
+        monkeypatch.setenv(f"TIDEGATE_{name}", "")
+
+    settings = read_settings()
+
+    read = (
+        settings.kafka.instance_id,
+        settings.kafka.ssl_ca_file,
+        settings.elasticsearch_ca_file,
+        settings.otlp_endpoint,
+    )
+    assert read == (None, None, None, None)
+
+
+def test_brokers_are_taken_as_people_separate_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A blank after the comma is not part of a host's name."""
+    monkeypatch.setenv("TIDEGATE_KAFKA_BOOTSTRAP", "one:9092, two:9093,[::1]:9094")
+    assert read_settings().kafka.bootstrap == "one:9092,two:9093,[::1]:9094"
 
 
 def test_all_wrong_variables_are_named_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,25 +202,26 @@ def test_duration_is_a_number_of_seconds(text: str, seconds: float, monkeypatch:
     assert settings.kafka.session_timeout == timedelta(seconds=seconds)
 
 
-SECRETS = [
-    "TIDEGATE_POSTGRES_DSN",
-    "TIDEGATE_ELASTICSEARCH_PASSWORD",
-    "TIDEGATE_ELASTICSEARCH_API_KEY",
-    "TIDEGATE_CLICKHOUSE_PASSWORD",
-    "TIDEGATE_KAFKA_SASL_PASSWORD",
-]
+DSN = f"postgresql://tidegate:{VALUE}@postgres/shop"
+SECRETS = {
+    "TIDEGATE_POSTGRES_DSN": DSN,
+    "TIDEGATE_ELASTICSEARCH_PASSWORD": VALUE,
+    "TIDEGATE_ELASTICSEARCH_API_KEY": VALUE,
+    "TIDEGATE_CLICKHOUSE_PASSWORD": VALUE,
+    "TIDEGATE_KAFKA_SASL_PASSWORD": VALUE,
+}
 
 
 def test_secrets_do_not_show_where_settings_are_printed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Settings end up in tracebacks and debug logs; no way of printing them shows a secret."""
-    for variable in SECRETS:
-        monkeypatch.setenv(variable, VALUE)
+    for variable, value in SECRETS.items():
+        monkeypatch.setenv(variable, value)
 
     settings = read_settings()
 
     printed = [repr(settings), str(settings), f"{settings.kafka!r}", settings.model_dump_json(), repr(vars(settings))]
     assert not any("hunter" in text for text in printed)
-    assert settings.postgres_dsn.get_secret_value() == VALUE
+    assert settings.postgres_dsn.get_secret_value() == DSN
     assert settings.kafka.sasl_password.get_secret_value() == VALUE
     assert pickle.loads(pickle.dumps(settings)) == settings
 
@@ -144,9 +230,9 @@ def test_secrets_come_from_files_where_an_orchestrator_mounts_them(tmp_path: Pat
     """One file a secret, named as its variable in either case; the line end that editors add is not part of it."""
     folder = tmp_path / "secrets"
     folder.mkdir()
-    for variable in SECRETS[:-1]:
-        (folder / variable.lower()).write_text(f"{VALUE}\n")
-    (folder / SECRETS[-1]).write_text(VALUE)
+    for variable, value in SECRETS.items():
+        is_password = variable == "TIDEGATE_KAFKA_SASL_PASSWORD"
+        (folder / (variable if is_password else variable.lower())).write_text(value if is_password else f"{value}\n")
 
     settings = read_settings()
 
@@ -157,16 +243,16 @@ def test_secrets_come_from_files_where_an_orchestrator_mounts_them(tmp_path: Pat
         settings.clickhouse_password,
         settings.kafka.sasl_password,
     ]
-    assert [secret.get_secret_value() for secret in read] == [VALUE] * 5
+    assert [secret.get_secret_value() for secret in read] == list(SECRETS.values())
 
 
 def test_variable_wins_over_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A variable set by hand overrides what is mounted, as a person who sets it expects."""
     (tmp_path / "secrets").mkdir()
-    (tmp_path / "secrets" / "tidegate_postgres_dsn").write_text("from-the-file")
-    monkeypatch.setenv("TIDEGATE_POSTGRES_DSN", "from-the-variable")
+    (tmp_path / "secrets" / "tidegate_postgres_dsn").write_text("postgresql://from-the-file")
+    monkeypatch.setenv("TIDEGATE_POSTGRES_DSN", "postgresql://from-the-variable")
 
-    assert read_settings().postgres_dsn.get_secret_value() == "from-the-variable"
+    assert read_settings().postgres_dsn.get_secret_value() == "postgresql://from-the-variable"
 
 
 def test_wrong_value_in_a_file_is_named_too(tmp_path: Path) -> None:
