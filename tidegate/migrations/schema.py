@@ -21,7 +21,7 @@ from sqlalchemy.pool import NullPool
 from tidegate.migrations.phases import Phase
 from tidegate.migrations.revisions import VERSION_SCHEMA, pending_migrations
 from tidegate_kernel.errors import Misconfigured, TidegateError, Transient
-from tidegate_kernel.postgres import Connection, address, connect
+from tidegate_kernel.postgres import Connection, address, connect, connect_anywhere
 
 _LOCK = 0x7469_6465_6D69_6772  # "tidemigr"
 _LOCK_NOT_AVAILABLE = "55P03"
@@ -78,7 +78,7 @@ async def _run_alembic(dsn: str, target: str) -> None:
         "postgresql+asyncpg://",
         poolclass=NullPool,
         # The DSN goes to the driver as it is: SQLAlchemy's own URLs know fewer forms.
-        async_creator=lambda: asyncpg.connect(dsn, timeout=10, statement_cache_size=0),
+        async_creator=lambda: connect_anywhere(dsn),
     )
     try:
         async with engine.connect() as connection:

@@ -1,0 +1,98 @@
+"""PgBouncer in transaction mode, in front of the tests' Postgres."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+_START_SECONDS = 10.0
+# Debian puts it where only root's PATH leads.
+_PATH = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/usr/local/sbin"
+
+# As docs/pgbouncer.md recommends it, with a pool that is smaller than what its clients would like.
+_SETTINGS = """
+[databases]
+* = host={host} port={port} user={user} password={password}
+
+[pgbouncer]
+listen_addr = 127.0.0.1
+listen_port = {listen}
+unix_socket_dir =
+auth_type = any
+pool_mode = transaction
+default_pool_size = {size}
+max_client_conn = 500
+server_login_retry = 1
+query_wait_timeout = 60
+"""
+
+
+@dataclass(frozen=True)
+class Bouncer:
+    """A running PgBouncer. Whoever connects to it is the role of the server behind it, without being asked."""
+
+    port: int
+
+    def dsn(self, database: str) -> str:
+        """The way through the pooler to the database that the DSN `database` leads to."""
+        parts = urlsplit(database)
+        return f"postgresql://{parts.username}@127.0.0.1:{self.port}{parts.path}"
+
+
+@contextlib.contextmanager
+def running_bouncer(server: str, folder: Path, *, size: int) -> Iterator[Bouncer]:
+    """Yields a PgBouncer that shares `size` connections a database to the server of the DSN `server`.
+
+    The test is skipped where the program is not installed.
+    """
+    program = shutil.which("pgbouncer", path=_PATH)
+    if program is None:
+        pytest.skip("pgbouncer is not installed: apt-get install pgbouncer")
+    parts, listen = urlsplit(server), _free_port()
+    settings = folder / "pgbouncer.ini"
+    settings.touch(mode=0o600)
+    settings.write_text(
+        _SETTINGS.format(
+            host=parts.hostname,
+            port=parts.port,
+            user=parts.username,
+            password=unquote(parts.password or ""),
+            listen=listen,
+            size=size,
+        )
+    )
+    # It refuses to be root, and reads its settings before it becomes somebody else.
+    command = [program, *(["-u", "nobody"] if os.geteuid() == 0 else []), str(settings)]
+    log = folder / "pgbouncer.log"
+    with log.open("wb") as out, subprocess.Popen(command, stdout=out, stderr=out) as process:
+        try:
+            _wait_until_it_listens(listen, process, log)
+            yield Bouncer(listen)
+        finally:
+            process.kill()
+
+
+def _wait_until_it_listens(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + _START_SECONDS
+    while time.monotonic() < deadline and process.poll() is None:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+            return
+        time.sleep(0.02)
+    raise AssertionError(f"pgbouncer did not start: {log.read_text()[-500:]}")
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
