@@ -19,6 +19,8 @@ _INVALID_TEXT_STATES = frozenset({"22021", "22P05"})
 
 # 40001 serialization failure, 40P01 deadlock detected: the victim was chosen at random.
 _COLLISION_STATES = frozenset({"40001", "40P01"})
+# A migration changed what the driver remembers of a table; it has forgotten that by the time it says so.
+_MIGRATED_MEANWHILE = (asyncpg.InvalidCachedStatementError, asyncpg.OutdatedSchemaCacheError)
 
 
 class FailureClass(Enum):
@@ -26,7 +28,7 @@ class FailureClass(Enum):
 
     POISON = auto()
     COLLISION = auto()
-    """Two transactions were in each other's way: neither is at fault, and the repeat will pass."""
+    """Two transactions were in each other's way, or a migration in one's: none is at fault, the repeat will pass."""
     TRANSIENT = auto()
     UNEXPECTED = auto()
 
@@ -61,7 +63,7 @@ def classify(error: BaseException) -> FailureClass:
     """The class of what a handler raised."""
     if isinstance(error, Poison) or getattr(error, "sqlstate", None) in _INVALID_TEXT_STATES:
         return FailureClass.POISON
-    if getattr(error, "sqlstate", None) in _COLLISION_STATES:
+    if getattr(error, "sqlstate", None) in _COLLISION_STATES or isinstance(error, _MIGRATED_MEANWHILE):
         return FailureClass.COLLISION
     if isinstance(error, Transient) or _is_connection_trouble(error):
         return FailureClass.TRANSIENT

@@ -34,6 +34,8 @@ _CREDENTIAL_STATES = frozenset({"28000", "28P01", "3D000", "42501"})
 
 def is_transient(error: BaseException) -> bool:
     """Whether Postgres or the road to it failed, so that the same statement may succeed later."""
+    if isinstance(error, asyncpg.InvalidCachedStatementError):
+        return True  # a migration changed a table while we ran: the driver has forgotten what it knew of it
     if isinstance(error, asyncpg.PostgresError):
         state = error.sqlstate or ""
         return state[:2] in _TRANSIENT_CLASSES or state in _TRANSIENT_STATES

@@ -49,6 +49,28 @@ def test_victim_of_a_collision_is_nobodys_fault(error: Exception) -> None:
     assert classify(error) is FailureClass.COLLISION
 
 
+@pytest.mark.parametrize("error", [asyncpg.InvalidCachedStatementError("x"), asyncpg.OutdatedSchemaCacheError("x")])
+def test_a_migration_meanwhile_is_nobodys_fault(error: Exception) -> None:
+    """The table is another one than a moment ago: the statement is fine, and so is the record."""
+    assert classify(error) is FailureClass.COLLISION
+    assert is_transient(error), "also where the statement is our own"
+
+
+@pytest.mark.parametrize(
+    "state, told, expected",
+    [
+        ("23505", "doppelter Schlüsselwert verletzt Unique-Constraint „effect_pkey“", FailureClass.UNEXPECTED),
+        ("57P03", "das Datenbanksystem startet", FailureClass.TRANSIENT),
+        ("40P01", "Verklemmung (Deadlock) entdeckt", FailureClass.COLLISION),
+    ],
+)
+def test_what_the_server_says_is_not_read(state: str, told: str, expected: FailureClass) -> None:
+    """Case 75: a server answers in its own language; the code of its answer decides, a duplicate is no outage."""
+    error = asyncpg.PostgresError.new({"S": "FEHLER", "V": "ERROR", "C": state, "M": told})
+
+    assert classify(error) is expected
+
+
 @pytest.mark.parametrize("error", [Rejected("no"), asyncpg.CharacterNotInRepertoireError("x")])
 def test_what_fails_for_ever_is_poison(error: Exception) -> None:
     """Dead letter at the first attempt."""
