@@ -4,6 +4,7 @@ All names begin with a prefix from the environment, so that runs side by side do
 """
 
 import os
+import signal
 import time
 from dataclasses import dataclass
 from datetime import timedelta
@@ -29,6 +30,8 @@ from tidegate import (
 )
 
 PREFIX = os.environ.get("SMALL_PREFIX", "small")
+# The id of a payment whose handling ends the process, as a crash in a C library does.
+KILLER = os.environ.get("SMALL_KILLER")
 # Makes a batch of the index take long enough to be killed in the middle of the work.
 SLOWNESS_SECONDS = float(os.environ.get("SMALL_SLOWNESS_SECONDS", "0"))
 
@@ -49,6 +52,8 @@ def to_payment(event: Event[Paid]) -> KeepPayment:
 
 
 async def keep_payment(command: KeepPayment, ctx: Context[None]) -> None:
+    if command.payment == KILLER:
+        os.kill(os.getpid(), signal.SIGKILL)
     if command.cents < 0:
         raise Rejected("a payment is not negative")
     await ctx.db.execute("INSERT INTO payment (id, cents) VALUES ($1, $2)", command.payment, command.cents)
