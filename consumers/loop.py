@@ -206,6 +206,9 @@ class ConsumerLoop:
         held = self.holdings.add(partition, position)
         self._watch.obey(held, source)
         topic, number = partition
+        if position.is_suspect:
+            held.suspect_until = position.next_offset + self.settings.batch_size
+            _log.warning(logs.PARTITION_SUSPECT, topic=topic, partition=number, offset=position.next_offset)
         if obstacle is not None:
             held.hold(Hold.BLOCKED, obstacle, source)
             _log.error(logs.PARTITION_BLOCKED, topic=topic, partition=number, why=obstacle)
