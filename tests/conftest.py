@@ -13,6 +13,7 @@ from pathlib import Path
 import asyncpg
 import pytest
 
+from tests.bouncer import Bouncer, running_bouncer
 from tidegate.migrations.schema import migrate
 from tidegate.stack.names import StackAddresses
 from tidegate.stack.progress import Lines
@@ -91,6 +92,13 @@ async def empty_database(stack: StackAddresses) -> AsyncIterator[str]:
     """The DSN of a database of this test's own without any table."""
     async with _database(stack, "template0") as dsn:
         yield dsn
+
+
+@pytest.fixture
+def bouncer(stack: StackAddresses, tmp_path: Path) -> Iterator[Bouncer]:
+    """PgBouncer in transaction mode before the stack's Postgres, with fewer server connections than clients."""
+    with running_bouncer(stack.postgres_dsn, tmp_path, size=3) as started:
+        yield started
 
 
 @contextlib.asynccontextmanager

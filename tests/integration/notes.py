@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
+from typing import Any
 
 import msgspec
 from pydantic import SecretStr
@@ -20,7 +21,7 @@ from tidegate.jobs.publishing import cloud_event
 from tidegate.testing.memory import MemoryBroker
 from tidegate_kernel.clock import SystemClock
 from tidegate_kernel.metrics import Metrics
-from tidegate_kernel.postgres import Pool
+from tidegate_kernel.postgres import Connections, Pool
 from tidegate_kernel.settings import Settings
 from tidegate_kernel.source import Outgoing
 
@@ -50,15 +51,37 @@ def noted(topic: str, n: int) -> Outgoing:
     return Outgoing(topic, record.value, record.key, record.headers, partition=0)
 
 
-async def make_loop(pool: Pool, dsn: str, broker: MemoryBroker, topic: str) -> ConsumerLoop:
-    """The job's live consumer; each call is another process."""
+async def make_loop(
+    pool: Pool,
+    dsn: str,
+    broker: MemoryBroker,
+    topic: str,
+    *,
+    handler: Any = note,
+    connections: Connections | None = None,
+    **job_fields: Any,
+) -> ConsumerLoop:
+    """The job's live consumer; each call is another process. `connections` are those of `pool`."""
     declared = Topic(topic, format=Json(), envelope=CloudEvents())
     job = ConsumerJob(
-        code="notes", topics=[declared], unlisted="skip", runbook="-", events=[on("noted", Noted, to_note)]
+        code="notes",
+        topics=[declared],
+        unlisted="skip",
+        runbook="-",
+        events=[on("noted", Noted, to_note)],
+        **job_fields,
     )
-    app = App(service="notes", owner="tests", jobs=[job], handlers=[handle(Note, note)])
+    app = App(service="notes", owner="tests", jobs=[job], handlers=[handle(Note, handler)])
     settings = Settings(postgres_dsn=SecretStr(dsn), drain_timeout=timedelta(seconds=5))
-    resources = Resources(settings, pool, SystemClock(), Metrics(), ThreadPoolExecutor(1), "worker")
+    resources = Resources(
+        settings,
+        pool,
+        SystemClock(),
+        Metrics(),
+        ThreadPoolExecutor(1),
+        "worker",
+        connections=connections or Connections(),
+    )
     parts = await assemble(app, job, resources, sink=None)
     return live_loop(parts, partial(broker.join, app.group(job.job_code), [topic]), SystemClock())
 
