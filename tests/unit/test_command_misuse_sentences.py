@@ -91,7 +91,9 @@ def test_debug_shows_where_it_was_raised(monkeypatch: pytest.MonkeyPatch) -> Non
     assert "'leger'" in repr(raised.value)
 
 
-@pytest.mark.parametrize("command", ["migrate", "topics create", "run", "status", "checkpoint create", "send", "dev"])
+@pytest.mark.parametrize(
+    "command", ["migrate", "topics create", "run", "status", "find", "checkpoint create", "send", "dev"]
+)
 def test_help_ends_with_examples(
     command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
