@@ -9,7 +9,7 @@ from typing import Annotated, NoReturn
 import structlog
 import typer
 
-from tidegate.commands import checkpoint, dev, find, migrate, pause, run, send, status, tokens, topics
+from tidegate.commands import checkpoint, dev, explain, find, migrate, pause, run, send, status, tokens, topics
 from tidegate.commands.options import examples
 from tidegate.version import __version__
 from tidegate_kernel.errors import Denied, Misconfigured, TidegateError
@@ -35,6 +35,7 @@ command_line.add_typer(topics.topic_commands)
 command_line.command("run", epilog=run.EXAMPLES)(run.run_command)
 command_line.command("send", epilog=send.EXAMPLES)(send.send_command)
 command_line.command("status", epilog=status.EXAMPLES)(status.status_command)
+command_line.command("explain", epilog=explain.EXAMPLES)(explain.explain_command)
 command_line.command("pause", epilog=pause.PAUSE_EXAMPLES)(pause.pause_jobs_command)
 command_line.command("resume", epilog=pause.RESUME_EXAMPLES)(pause.resume_jobs_command)
 command_line.command("find", epilog=find.EXAMPLES)(find.find_command)

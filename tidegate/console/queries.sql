@@ -81,3 +81,15 @@ CROSS JOIN LATERAL unnest(o.header_names, o.header_values) AS h (name, value)
 WHERE o.header_values && $2::bytea[] AND h.name = $1 AND h.value = ANY($2::bytea[])
 ORDER BY o.id
 LIMIT 50
+
+-- name: presence_of_job
+-- What the owners of a job's partitions last said. $1 service, $2 job code. The newest generation, as readers see it.
+SELECT
+    p.topic, p.partition, p.owner, p.state, p.detail,
+    extract(epoch FROM now() - p.since)::float8 AS since_seconds,
+    extract(epoch FROM now() - p.seen_at)::float8 AS seen_seconds
+FROM tidegate.presence AS p
+WHERE p.job = (
+    SELECT j.id FROM tidegate.job AS j WHERE j.service = $1 AND j.code = $2 ORDER BY j.generation DESC LIMIT 1
+)
+ORDER BY p.topic, p.partition

@@ -78,7 +78,7 @@ async def read_status(app: App, settings: Settings, clock: Clock) -> ServiceStat
         async with connect(settings.postgres_dsn.get_secret_value()) as connection:
             with translated_errors("read status"):
                 # Positions first: an end read later can only be further on, so no lag is negative.
-                positions = {job.code: await _live_positions(connection, app.service, job) for job in app.jobs}
+                positions = {job.code: await live_positions(connection, app.service, job) for job in app.jobs}
                 letters = await _letters(connection, app.service)
                 outbox = await _outbox(connection)
         async with open_reader(settings.kafka) as reader:
@@ -111,7 +111,8 @@ async def _partitions(
     return await partition_statuses(settings.kafka, own, own_logs, clock, job=job.job_code)
 
 
-async def _live_positions(connection: Connection, service: str, job: Job) -> dict[TopicPartition, LivePosition]:
+async def live_positions(connection: Connection, service: str, job: Job) -> dict[TopicPartition, LivePosition]:
+    """Where the live consumer of the job stands, by partition; none before its first start."""
     rows = await connection.fetch(_JOB_QUERIES["live_positions"], service, job.code)
     return {
         TopicPartition(r["topic"], r["partition"]): LivePosition(
