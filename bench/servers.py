@@ -5,7 +5,6 @@ from __future__ import annotations
 import secrets
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
 
 import asyncpg
 from aiokafka.admin import AIOKafkaAdminClient
@@ -33,7 +32,7 @@ class Databases:
                 await upgrade(self._at(self._template), Phase.ALL)
             connection = await asyncpg.connect(self._at(self._template))
             try:
-                await attach_days(connection, datetime.now(UTC).date())
+                await attach_days(connection)
             finally:
                 await connection.close()
             yield

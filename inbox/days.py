@@ -1,64 +1,83 @@
-"""One partition of the inbox for each day, attached before the day's first claim arrives."""
+"""A partition of the inbox for each day: attached before its first claim, emptied and dropped past the horizon.
+
+What a day is, and which may go, is decided in the database, by its clock and the jobs' stored horizons
+(`tidegate/migrations/versions/0004_inbox_upkeep.sql`). Each step is a transaction of its own that gives up soon rather
+than hold claims up; what could not be done is left for the next round.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import date, timedelta
+from typing import NamedTuple
 
 import asyncpg
 
-from tidegate_kernel.errors import Misconfigured
+from inbox.steps import step
 from tidegate_kernel.postgres import Connection
 from tidegate_kernel.queries import load_queries
 
 _QUERIES = load_queries(__package__)
 
-# Claims wait behind the attaching transaction, so it gives up quickly; the next round tries again.
-_LOCK_TIMEOUT = "500ms"
-_AHEAD = timedelta(days=7)
-# Redelivered and late events of the recent past still get a small index.
-_BEHIND = timedelta(days=2)
+# The functions bound how long they wait for locks. This also bounds how long ATTACH looks through the default
+# partition, whose claims wait meanwhile.
+_STEP = timedelta(seconds=2)
+# A day of a billion claims is looked through once, and no claim waits for it.
+_SEARCH = timedelta(minutes=15)
 
 
-async def attach_days(connection: Connection, today: date) -> Sequence[date]:
-    """Attaches the missing days around `today`; returns those attached. What it cannot lock now is left for later.
+class Attached(NamedTuple):
+    """Days that got their partition now, and those that could not be had."""
+
+    days: Sequence[date]
+    left: Sequence[date]
+
+
+async def attach_days(connection: Connection) -> Attached:
+    """The days around today have partitions of their own, but for those that claims in the way did not let through.
 
     A day that already has rows in the default partition stays there: moving rows would make claims fail. Raises
-    Misconfigured if the role may not make tables: claims then go to the default partition, correct but slower.
+    Misconfigured if the role may not do it: claims then go to the default partition, correct but slower.
     """
-    attached = []
-    for row in await connection.fetch(_QUERIES["missing_days"], today - _BEHIND, today + _AHEAD):
+    missing = [row["day"] for row in await connection.fetch(_QUERIES["missing_days"])]
+    attached: list[date] = []
+    for place, day in enumerate(missing):
         try:
-            if await _attach(connection, row["day"]):
-                attached.append(row["day"])
-        except asyncpg.InsufficientPrivilegeError as error:
-            raise Misconfigured(
-                f"the inbox's days cannot be attached ({error}); let the role own tidegate.inbox"
-            ) from error
-        except asyncpg.LockNotAvailableError:
-            break  # the next day would hold claims up for as long again, and in vain
-    return attached
+            async with step(connection, _STEP):
+                is_new = await connection.fetchval(_QUERIES["attach_day"], day)
+        except (asyncpg.LockNotAvailableError, asyncpg.QueryCanceledError):
+            # The next day would hold claims up for as long again, and in vain.
+            return Attached(attached, missing[place:])
+        if is_new:
+            attached.append(day)
+    return Attached(attached, [])
 
 
-async def _attach(connection: Connection, day: date) -> bool:
-    """False if the day has its rows elsewhere by now. Raises LockNotAvailableError if claims are in the way."""
-    name = f"tidegate.inbox_{day:%Y%m%d}"  # from a date: nothing to escape
+async def days_past_horizon(connection: Connection) -> Sequence[date]:
+    """Returns the days with a partition that are older than some job's horizon: they may be no longer needed."""
+    return [row["day"] for row in await connection.fetch(_QUERIES["days_past_horizon"])]
+
+
+async def empty_day(connection: Connection, day: date) -> bool:
+    """True if the day's claims are gone: no job has to remember any of them, also none that arrived just now.
+
+    Looking for one takes as long as it takes, and no claim waits for it.
+    """
     try:
-        async with connection.transaction():
-            await connection.execute(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}'")
-            await connection.execute(f"CREATE TABLE {name} (LIKE tidegate.inbox INCLUDING ALL)")
-            await connection.execute(
-                f"ALTER TABLE tidegate.inbox ATTACH PARTITION {name} "
-                f"FOR VALUES FROM ('{day}') TO ('{day + timedelta(days=1)}')"
-            )
-    except (
-        # What the later of two CREATE TABLE of one name is told, by how close they were: of the table, of its row type,
-        # of the catalogue's own index.
-        asyncpg.DuplicateTableError,
-        asyncpg.DuplicateObjectError,
-        asyncpg.UniqueViolationError,
-        asyncpg.CheckViolationError,
-    ):
-        # Made by another worker at this moment, or a row of that day has just arrived in DEFAULT.
+        async with step(connection, _STEP):
+            is_watched = await connection.fetchval(_QUERIES["watch_day"], day)
+        if not is_watched:
+            return False
+        async with step(connection, _SEARCH):
+            return bool(await connection.fetchval(_QUERIES["empty_day"], day, timeout=_SEARCH.total_seconds()))
+    except (asyncpg.LockNotAvailableError, asyncpg.QueryCanceledError):
         return False
-    return True
+
+
+async def drop_day(connection: Connection, day: date) -> bool:
+    """True if the day's empty partition is gone, False if it is in use.
+
+    Raises LockNotAvailableError if claims that are open stood in the way.
+    """
+    async with step(connection, _STEP):
+        return bool(await connection.fetchval(_QUERIES["drop_day"], day))

@@ -71,10 +71,88 @@ RETURNING id, claim_rule;
 -- Returns the number of a job that has started before. $1 service, $2 code, $3 generation.
 SELECT id FROM tidegate.job WHERE service = $1 AND code = $2 AND generation = $3;
 
+-- name: keep_horizon
+-- Notes how long claims of a job are kept. $1 job, $2 days, NULL for ever.
+UPDATE tidegate.job
+SET horizon_days = $2
+WHERE id = $1 AND horizon_days IS DISTINCT FROM $2;
+
 -- name: missing_days
--- Days of $1 … $2 that have no partition of their own and no row in the default partition.
+-- Days that have no partition of their own and no row in the default partition; coming days first.
 SELECT d::date AS day
-FROM generate_series($1::date, $2::date, interval '1 day') AS d
-WHERE to_regclass('tidegate.inbox_' || to_char(d, 'YYYYMMDD')) IS NULL
-    AND NOT EXISTS (SELECT FROM tidegate.inbox_default AS i WHERE i.bucket = d::date)
+FROM generate_series(tidegate.first_inbox_day()::timestamp, tidegate.today() + 7, interval '1 day') AS d
+WHERE tidegate.inbox_leaf(d::date) IS NULL
+    -- By each job's part of the index: the default partition may be large.
+    AND NOT EXISTS (
+        SELECT FROM tidegate.job AS j
+        CROSS JOIN LATERAL (SELECT FROM tidegate.inbox_default AS i WHERE i.job = j.id AND i.bucket = d::date LIMIT 1) AS i
+    )
+ORDER BY d::date < tidegate.today(), d;
+
+-- name: attach_day
+-- Gives a day its partition; whether it is new. $1 day.
+SELECT tidegate.attach_inbox_day($1);
+
+-- name: days_past_horizon
+-- Days with a partition that are older than the shortest horizon, oldest first.
+SELECT to_date(substr(c.relname, 7), 'YYYYMMDD') AS day
+FROM pg_inherits AS h
+JOIN pg_class AS c ON c.oid = h.inhrelid
+WHERE h.inhparent = 'tidegate.inbox'::regclass
+    AND c.relname ~ '^inbox_[0-9]{8}$'
+    AND to_date(substr(c.relname, 7), 'YYYYMMDD') < tidegate.today() - (SELECT min(j.horizon_days) FROM tidegate.job AS j)
 ORDER BY 1;
+
+-- name: watch_day
+-- Notes claims that still arrive for a day; whether it may be emptied then. $1 day.
+SELECT tidegate.watch_inbox_day($1);
+
+-- name: empty_day
+-- Empties a watched day that no job needs any more; whether it did. $1 day.
+SELECT tidegate.empty_inbox_day($1);
+
+-- name: drop_day
+-- Drops the empty partition of a day; whether it is gone. $1 day.
+SELECT tidegate.drop_inbox_day($1);
+
+-- name: sweep
+-- Removes claims past the horizon from the next pages of a part. $1 part, $2 pages.
+SELECT s.removed, s.is_finished FROM tidegate.sweep_inbox($1, $2) AS s;
+
+-- name: take_upkeep
+-- The caller keeps the inbox for a while, unless somebody else does or did so a short time ago.
+-- $1 holder, $2 seconds, $3 seconds between rounds that came to their end.
+UPDATE tidegate.inbox_upkeep
+SET holder = $1, lease_until = now() + make_interval(secs => $2)
+WHERE holder = $1
+    OR lease_until < now()
+    OR holder IS NULL AND (error IS NOT NULL OR succeeded_at IS NULL OR succeeded_at < now() - make_interval(secs => $3))
+RETURNING true;
+
+-- name: end_round
+-- Notes how a round ended and gives the upkeep free. $1 holder, $2 what stood in its way, NULL if it came to its end.
+UPDATE tidegate.inbox_upkeep
+SET holder = NULL,
+    succeeded_at = CASE WHEN $2::text IS NULL THEN now() ELSE succeeded_at END,
+    failing_since = CASE WHEN $2::text IS NULL THEN NULL ELSE coalesce(failing_since, now()) END,
+    error = $2
+WHERE holder = $1;
+
+-- name: upkeep_state
+-- When upkeep last came to its end, and what stands in its way since when.
+SELECT succeeded_at, failing_since, error FROM tidegate.inbox_upkeep;
+
+-- name: inbox_size
+-- What each part of the inbox holds: rows as the statistics know them, partitions, age of the oldest claim in days
+-- (as the last sweep found it; days that are dropped as a whole have none).
+SELECT
+    CASE c.relname WHEN 'inbox_default' THEN 'default' WHEN 'inbox_constant' THEN 'constant' ELSE 'days' END AS part,
+    count(*) AS partitions,
+    sum(pg_stat_get_live_tuples(c.oid))::bigint AS live,
+    sum(pg_stat_get_dead_tuples(c.oid))::bigint AS dead,
+    max(tidegate.today() - s.oldest) AS oldest_days
+FROM pg_inherits AS h
+JOIN pg_class AS c ON c.oid = h.inhrelid
+LEFT JOIN tidegate.inbox_sweep AS s ON c.relname = 'inbox_' || s.part
+WHERE h.inhparent = 'tidegate.inbox'::regclass
+GROUP BY 1;

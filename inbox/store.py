@@ -59,6 +59,12 @@ async def register_job(connection: Connection, *, service: str, code: JobCode, c
     return JobId(row["id"])
 
 
+async def keep_horizon(connection: Connection, job: JobId, horizon: timedelta | None) -> None:
+    """Claims of the job are kept for `horizon` after they were made, in whole days; None: for ever."""
+    days = None if horizon is None else -(-horizon // timedelta(days=1))
+    await connection.execute(_QUERIES["keep_horizon"], job, days)
+
+
 async def find_job(connection: Connection, *, service: str, code: JobCode) -> JobId | None:
     """Returns the job's number, or None if it never started."""
     number = await connection.fetchval(_QUERIES["find_job"], service, code, 1)

@@ -62,8 +62,8 @@ async def run_worker(app: App, settings: Settings, codes: Sequence[str], *, stop
         vitals = Vitals(clock)
         port = await opened.enter_async_context(serve(settings, metrics=resources.metrics, health=vitals))
         # Before the first claim: a day whose claims have gone to the default partition stays there.
-        inbox = InboxUpkeep(resources.pool, clock)
-        await inbox.once()
+        inbox = InboxUpkeep(resources.pool, clock, metrics=resources.metrics, holder=resources.owner)
+        await inbox.begin()
         calm_collector()
         _log.info(logs.WORKER_STARTED, jobs=[job.code for job in jobs], owner=resources.owner, port=port)
         try:

@@ -46,6 +46,7 @@ class Metrics:
         self.stale = self._counter("writes_stale", "Writes older than what the sink holds.", ["job"])
         self.dead_letters = self._counter("dead_letters", "Records that became dead letters.", ["job", "reason"])
         self.held_back = self._counter("batches_held_back", "Batches rolled back to be tried again.", ["job"])
+        self.flood_stops = self._counter("flood_stops", "Topics stopped for a flood of dead letters.", ["job"])
         self.breaker_open = Gauge(
             "tidegate_breaker_open",
             "1 while something that the job needs does not answer its probe, else 0.",
@@ -64,6 +65,16 @@ class Metrics:
         self.outbox_waiting = self._gauge("outbox_waiting", "Outbox records not in Kafka yet; of the whole database.")
         self.outbox_oldest = self._gauge("outbox_oldest_seconds", "Age of the oldest record in the outbox; 0 if empty.")
         self.outbox_set_aside = self._gauge("outbox_set_aside", "Outbox records that Kafka will never take.")
+        self.inbox_days = self._counter("inbox_days", "Days of the inbox by what was done to them.", ["done"])
+        self.inbox_removed = self._counter("inbox_claims_removed", "Claims past the horizon, removed.", ["part"])
+        self.inbox_partitions = self._part_gauge("inbox_partitions", "Partitions of the inbox; of the whole database.")
+        self.inbox_claims = self._part_gauge("inbox_claims", "Claims in the inbox, estimated; of the whole database.")
+        self.inbox_dead_rows = self._part_gauge("inbox_dead_rows", "Removed claims whose room is not free yet.")
+        self.inbox_oldest = self._part_gauge("inbox_oldest_claim_days", "Age of the oldest claim, at the last sweep.")
+        self.upkeep_succeeded = self._gauge(
+            "inbox_upkeep_succeeded_timestamp_seconds", "When upkeep of the inbox last came to its end; any worker's."
+        )
+        self.upkeep_seconds = self._gauge("inbox_upkeep_seconds", "How long this worker's last round of upkeep took.")
         self.freshness_sla = Gauge(
             "tidegate_freshness_sla_seconds",
             "How far behind readers may be, as declared.",
@@ -77,6 +88,9 @@ class Metrics:
 
     def _gauge(self, name: str, meaning: str) -> Gauge:
         return Gauge(f"tidegate_{name}", meaning, registry=self.registry)
+
+    def _part_gauge(self, name: str, meaning: str) -> Gauge:
+        return Gauge(f"tidegate_{name}", meaning, ["part"], registry=self.registry)
 
     def _counter(self, name: str, meaning: str, labels: Sequence[str]) -> Counter:
         return Counter(f"tidegate_{name}", meaning, labels, registry=self.registry)
