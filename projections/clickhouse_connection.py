@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AbstractContextManager, AsyncExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -12,6 +12,7 @@ import aiohttp
 from clickhouse_connect import get_async_client
 from clickhouse_connect.driver.exceptions import ClickHouseError, DataError
 
+from projections.authority import authority_file
 from tidegate_kernel.errors import Misconfigured, Transient
 from tidegate_kernel.settings import Settings
 
@@ -23,7 +24,7 @@ _ANSWER_TIMEOUT_SECONDS = 60
 
 # Error codes: https://github.com/ClickHouse/ClickHouse/blob/master/src/Common/ErrorCodes.cpp
 _DENIED = frozenset({164, 192, 193, 194, 497, 516})  # read-only, unknown user, wrong or missing password, no grant
-_NOT_THERE = frozenset({60, 81})  # unknown table, unknown database
+_NO_TABLE, _NO_DATABASE = 60, 81
 _TOO_MANY_PARTS = 252
 # Cannot parse or convert, type mismatch, out of bounds, incorrect data, too long, null in a column that takes none,
 # violated constraint: the rows, if the table is as declared.
@@ -54,7 +55,7 @@ class Connection:
             "username": settings.clickhouse_user,
             "password": settings.clickhouse_password.get_secret_value(),
             "database": settings.clickhouse_database,
-            "ca_cert": str(settings.clickhouse_ca_file) if settings.clickhouse_ca_file else None,
+            "ca_cert": authority_file(settings.clickhouse_ca_file, setting="TIDEGATE_CLICKHOUSE_CA_FILE"),
         }
         self._client: AsyncClient | None = None
         self._connecting = asyncio.Lock()
@@ -73,7 +74,7 @@ class Connection:
             await self._client.close()
 
     async def _connect(self) -> AsyncClient:
-        with translated_errors("ClickHouse"):
+        with _translated("ClickHouse"):
             client = await get_async_client(
                 **self._options,
                 connect_timeout=_CONNECT_TIMEOUT_SECONDS,
@@ -101,30 +102,36 @@ async def require_synchronous_inserts(client: AsyncClient) -> None:
         )
 
 
-@contextmanager
-def translated_errors(table: str) -> Iterator[None]:
+def translated_errors(table: str) -> AbstractContextManager[None]:
     """Raises ours instead of the client's. Codes and names only: ClickHouse's messages quote the rows."""
+    return _translated(f"table {table!r}")
+
+
+@contextmanager
+def _translated(what: str) -> Iterator[None]:
     try:
         yield
     except DataError as error:
-        raise RowsRefused(f"table {table!r}: the client cannot write a row ({type(error).__name__})") from error
+        raise RowsRefused(f"{what}: the client cannot write a row ({type(error).__name__})") from error
     except ClickHouseError as error:
-        raise _translation(table, error) from error
+        raise _translation(what, error) from error
     except (OSError, aiohttp.ClientError, TimeoutError) as error:
-        raise Transient(f"table {table!r}: {type(error).__name__}") from error
+        raise Transient(f"{what}: {type(error).__name__}") from error
 
 
-def _translation(table: str, error: ClickHouseError) -> Exception:
+def _translation(what: str, error: ClickHouseError) -> Exception:
     code, name = getattr(error, "code", None), getattr(error, "name", None)
-    found = f"{name or type(error).__name__}" + (f" ({code})" if code else "")
+    found = f"{what}: {name or type(error).__name__}" + (f" ({code})" if code else "")
     if code in _ABOUT_ROWS:
-        return RowsRefused(f"table {table!r}: {found}")
+        return RowsRefused(found)
     if code in _DENIED:
-        return Misconfigured(f"table {table!r}: {found}; check TIDEGATE_CLICKHOUSE_USER, its password and its grants")
+        return Misconfigured(f"{found}; check TIDEGATE_CLICKHOUSE_USER, its password and its grants")
     if code in _ABOUT_DECLARATION:
-        return Misconfigured(f"table {table!r}: {found}; compare the declaration with the table")
-    if code in _NOT_THERE:
-        return Transient(f"table {table!r}: {found}; run 'tidegate migrate'")
+        return Misconfigured(f"{found}; compare the declaration with the table")
+    if code == _NO_TABLE:
+        return Transient(f"{found}; run 'tidegate migrate'")
+    if code == _NO_DATABASE:
+        return Transient(f"{found}; create the database, or check TIDEGATE_CLICKHOUSE_DATABASE")
     if code == _TOO_MANY_PARTS and "partitions for single INSERT block" in str(error):
-        return TooManyPartitions(f"table {table!r}: {found}")
-    return Transient(f"table {table!r}: {found}")
+        return TooManyPartitions(found)
+    return Transient(found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from base64 import b64encode
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Protocol
@@ -10,6 +11,7 @@ from typing import Any, Protocol
 from elastic_transport import AiohttpHttpNode
 from elasticsearch import ApiError, AsyncElasticsearch, TransportError
 
+from projections.authority import authority_file
 from projections.documents import DELETED
 from projections.elasticsearch_answers import BulkSerializer
 from projections.elasticsearch_bulk import Answer, BulkWriter
@@ -37,9 +39,11 @@ async def connect(settings: Settings) -> AsyncIterator[AsyncElasticsearch]:
     if key := settings.elasticsearch_api_key.get_secret_value():
         options["api_key"] = key
     elif settings.elasticsearch_user:
-        options["basic_auth"] = (settings.elasticsearch_user, settings.elasticsearch_password.get_secret_value())
-    if settings.elasticsearch_ca_file is not None:
-        options["ca_certs"] = str(settings.elasticsearch_ca_file)
+        # Encoded here: the client knows Latin-1 only.
+        login = f"{settings.elasticsearch_user}:{settings.elasticsearch_password.get_secret_value()}"
+        options["basic_auth"] = b64encode(login.encode()).decode()
+    if authority := authority_file(settings.elasticsearch_ca_file, setting="TIDEGATE_ELASTICSEARCH_CA_FILE"):
+        options["ca_certs"] = authority
     try:
         client = AsyncElasticsearch(
             settings.elasticsearch_url,

@@ -63,7 +63,7 @@ async def _require_one(settings: KafkaSettings, options: Mapping[str, Any]) -> N
         try:
             if await _names_brokers(host, port, options):
                 return
-        except (KafkaError, OSError) as error:
+        except (KafkaError, OSError, EOFError, TimeoutError) as error:
             failure = error
         else:
             # A broker that refuses an OAUTHBEARER token says so in a way that the client takes for a yes; what it
@@ -100,5 +100,10 @@ def _spell(failure: BaseException | None) -> str:
         return "the broker does not ask for a login at this address"
     # "closed" is all the client says; why stands below.
     cause = failure.__cause__ or failure
+    if isinstance(cause, asyncio.IncompleteReadError):
+        spoke = "does not speak Kafka's protocol" if cause.partial else "closed the connection without a word"
+        return f"what listens there {spoke}"
+    if isinstance(cause, (asyncio.CancelledError, TimeoutError)):
+        return "no answer within TIDEGATE_KAFKA_REQUEST_TIMEOUT"
     text = str(cause.args[0]) if isinstance(cause, KafkaError) and cause.args else f"{type(cause).__name__}: {cause}"
     return " ".join(text.split()).removesuffix(":")

@@ -29,6 +29,7 @@ else:
 # https://www.postgresql.org/docs/current/errcodes-appendix.html
 _TRANSIENT_CLASSES = ("08", "53")
 _TRANSIENT_STATES = frozenset({"40001", "40P01", "55P03", "25P03", "25006", "57P01", "57P02", "57P03", "57P05"})
+_CONNECT_SECONDS = 10
 _CREDENTIAL_STATES = frozenset({"28000", "28P01", "3D000", "42501"})
 
 
@@ -190,7 +191,15 @@ def _unreachable(dsn: str, error: BaseException) -> str:
     state = getattr(error, "sqlstate", None)
     if state in _CREDENTIAL_STATES:
         return f"postgres at {address(dsn)} refused the connection ({error}); check TIDEGATE_POSTGRES_DSN"
-    return f"postgres at {address(dsn)} cannot be reached ({_first_line(error)}); check TIDEGATE_POSTGRES_DSN"
+    return f"postgres at {address(dsn)} cannot be reached ({_spelled(error)}); check TIDEGATE_POSTGRES_DSN"
+
+
+def _spelled(error: BaseException) -> str:
+    if isinstance(error, TimeoutError):
+        return f"no answer within {_CONNECT_SECONDS} s"
+    if "connection_lost" in str(error):
+        return "it closed the connection without a word; is it Postgres?"
+    return _first_line(error)
 
 
 def _first_line(error: BaseException) -> str:

@@ -137,6 +137,9 @@ def _contradictions(settings: Settings) -> list[str]:
         wrong.append("TIDEGATE_DRAIN_TIMEOUT: should be less than TIDEGATE_KAFKA_REBALANCE_TIMEOUT, which a revoke has")
     if kafka.heartbeat_interval * 3 > kafka.session_timeout:
         wrong.append("TIDEGATE_KAFKA_HEARTBEAT_INTERVAL: should be at most a third of TIDEGATE_KAFKA_SESSION_TIMEOUT")
+    for server, url in (("ELASTICSEARCH", settings.elasticsearch_url), ("CLICKHOUSE", settings.clickhouse_url)):
+        if url.startswith("http:") and getattr(settings, f"{server.lower()}_ca_file") is not None:
+            wrong.append(f"TIDEGATE_{server}_CA_FILE: has no use while TIDEGATE_{server}_URL begins with http:")
     return wrong
 
 

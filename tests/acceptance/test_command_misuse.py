@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import socket
+from contextlib import suppress
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -55,6 +57,32 @@ def test_unreachable_kafka_is_named(alone: Cli) -> None:
     assert "TIDEGATE_KAFKA_BOOTSTRAP" in _refusal(alone, "topics", "create")
 
 
+@pytest.mark.parametrize(
+    "setting, address, command",
+    [
+        ("TIDEGATE_KAFKA_BOOTSTRAP", "{}", ["topics", "create"]),
+        ("TIDEGATE_POSTGRES_DSN", "postgresql://{}/shop", ["status"]),
+    ],
+)
+def test_server_that_hangs_up_is_no_riddle(setting: str, address: str, command: list[str], alone: Cli) -> None:
+    """Behind a wrong port there may be anything; what its silence looks like to a client helps nobody."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        Thread(target=_hang_up, args=[listening], daemon=True).start()
+        port = f"127.0.0.1:{listening.getsockname()[1]}"
+        wrong = Cli({**alone.environment, setting: address.format(port)})
+        message = _refusal(wrong, *command)
+    # Which of the two it is depends on who is faster.
+    assert "closed the connection without a word" in message or "reset by peer" in message
+    assert port in message
+    assert setting in message
+
+
+def _hang_up(listening: socket.socket) -> None:
+    with suppress(OSError):  # of a listener that was closed
+        while True:
+            listening.accept()[0].close()
+
+
 def test_option_that_does_not_exist_is_a_misuse(alone: Cli) -> None:
     """Scripts tell their own mistakes (2) from failures (1) by the exit code."""
     done = alone.run("run", "--nope")
@@ -81,6 +109,14 @@ def test_refused_credentials_are_named(cli: Cli) -> None:
     message = _refusal(cli, "run", "--all", TIDEGATE_POSTGRES_DSN=wrong)
     assert "refused the connection" in message
     assert "secret-word" not in message
+
+
+def test_another_servers_port_is_told_from_kafkas(cli: Cli) -> None:
+    """Two addresses that were swapped are a common mistake; nobody knows its "1213486160 expected bytes"."""
+    other = cli.environment["TIDEGATE_ELASTICSEARCH_URL"].removeprefix("http://")
+    message = _refusal(cli, "topics", "create", TIDEGATE_KAFKA_BOOTSTRAP=other)
+    assert f"kafka at {other}" in message
+    assert "does not speak Kafka's protocol" in message
 
 
 def test_worker_walks_its_user_from_migrate_to_topics_to_the_port(cli: Cli) -> None:

@@ -294,12 +294,14 @@ def test_drain_fits_into_the_rebalance() -> None:
     [
         ({"TIDEGATE_DRAIN_TIMEOUT": "60"}, "TIDEGATE_DRAIN_TIMEOUT"),
         ({"TIDEGATE_KAFKA_SESSION_TIMEOUT": "6"}, "TIDEGATE_KAFKA_HEARTBEAT_INTERVAL"),
+        ({"TIDEGATE_ELASTICSEARCH_CA_FILE": "ca.pem"}, "TIDEGATE_ELASTICSEARCH_URL begins with http:"),
+        ({"TIDEGATE_CLICKHOUSE_CA_FILE": "ca.pem"}, "TIDEGATE_CLICKHOUSE_URL begins with http:"),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(
     monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], named: str
 ) -> None:
-    """Each is fine alone; together a revoke would outlast the rebalance, or one lost heartbeat the session."""
+    """Each is fine alone; together a revoke outlasts the rebalance, a heartbeat the session, or TLS is not used."""
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
 

@@ -1,0 +1,63 @@
+"""What a sink's client is told of a login and of an authority, before it connects anywhere."""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from clickhouse_connect.driver.exceptions import DatabaseError
+from pydantic import SecretStr
+
+from projections import clickhouse_connection
+from projections.clickhouse_connection import Connection
+from projections.elasticsearch_sink import connect
+from tidegate_kernel.errors import Misconfigured, Transient
+from tidegate_kernel.settings import Settings
+
+
+async def open_elasticsearch(file: Path) -> None:
+    async with connect(Settings(elasticsearch_url="https://127.0.0.1:9200", elasticsearch_ca_file=file)):
+        pass
+
+
+async def open_clickhouse(file: Path) -> None:
+    Connection(Settings(clickhouse_url="https://127.0.0.1:8443", clickhouse_ca_file=file))
+
+
+@pytest.mark.parametrize("open_sink, server", [(open_elasticsearch, "ELASTICSEARCH"), (open_clickhouse, "CLICKHOUSE")])
+@pytest.mark.parametrize("content", [None, "no certificate"])
+async def test_authority_that_cannot_be_used_is_named_with_its_setting(
+    open_sink: Callable[[Path], object], server: str, content: str | None, tmp_path: Path
+) -> None:
+    """A wrong mount is the commonest mistake with TLS; the clients only say that a value or a file is wrong."""
+    file = tmp_path / "ca.pem"
+    if content is not None:
+        file.write_text(content)
+
+    with pytest.raises(Misconfigured, match=f"TIDEGATE_{server}_CA_FILE: .*ca.pem") as caught:
+        await open_sink(file)  # type: ignore[misc]  # both are coroutines
+
+    assert "\n" not in str(caught.value)
+
+
+async def test_elasticsearch_login_may_hold_any_letter() -> None:
+    """The client encodes as Latin-1 and fails on anything else; the server reads UTF-8."""
+    settings = Settings(elasticsearch_user="søren", elasticsearch_password=SecretStr("пароль"))
+    async with connect(settings) as client:
+        told = str(client._headers["authorization"])
+    assert b64decode(told.removeprefix("Basic ")).decode() == "søren:пароль"
+
+
+async def test_missing_clickhouse_database_is_not_taken_for_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`tidegate migrate` makes tables, no database: it would be typed in vain."""
+
+    async def refused(**_: object) -> None:
+        raise DatabaseError("Database nowhere does not exist", code=81, name="UNKNOWN_DATABASE")
+
+    monkeypatch.setattr(clickhouse_connection, "get_async_client", refused)
+    with pytest.raises(Transient, match="TIDEGATE_CLICKHOUSE_DATABASE") as caught:
+        await Connection(Settings()).client()
+    assert "migrate" not in str(caught.value)
+    assert "table" not in str(caught.value)
