@@ -15,6 +15,9 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
+SERVER_CONNECTIONS = 3
+"""What the clients of a test share; they would like more."""
+
 _START_SECONDS = 10.0
 # Debian puts it where only root's PATH leads.
 _PATH = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/usr/local/sbin"
@@ -50,7 +53,7 @@ class Bouncer:
 
 
 @contextlib.contextmanager
-def running_bouncer(server: str, folder: Path, *, size: int) -> Iterator[Bouncer]:
+def running_bouncer(server: str, folder: Path, *, size: int = SERVER_CONNECTIONS) -> Iterator[Bouncer]:
     """Yields a PgBouncer that shares `size` connections a database to the server of the DSN `server`.
 
     The test is skipped where the program is not installed.

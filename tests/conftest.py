@@ -97,7 +97,7 @@ async def empty_database(stack: StackAddresses) -> AsyncIterator[str]:
 @pytest.fixture
 def bouncer(stack: StackAddresses, tmp_path: Path) -> Iterator[Bouncer]:
     """PgBouncer in transaction mode before the stack's Postgres, with fewer server connections than clients."""
-    with running_bouncer(stack.postgres_dsn, tmp_path, size=3) as started:
+    with running_bouncer(stack.postgres_dsn, tmp_path) as started:
         yield started
 
 

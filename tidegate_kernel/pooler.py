@@ -48,8 +48,8 @@ class SharedConnection(_Connection):
             await self.execute("; ".join(f"SET LOCAL {name} = '{value}'" for name, value in settings))
 
     def _get_unique_id(self, prefix: str) -> str:
-        # Names of the driver's are unique in this process only: on a server connection that all share, another
-        # process's statement may have the same one. Without a name it is replaced by the next.
+        # The driver names the statement of a cursor, uniquely in this process: on a server connection that all share,
+        # another process's may have the same name. Without one it is replaced by the next statement.
         return "" if prefix == "stmt" else super()._get_unique_id(prefix)  # type: ignore[misc]  # no stub
 
 

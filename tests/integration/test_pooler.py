@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
 
 import asyncpg
 import pytest
 
-from tests.bouncer import Bouncer
+from tests.bouncer import SERVER_CONNECTIONS, Bouncer
 from tests.integration.notes import make_loop, noted, noted_ids, running, stands_at
 from tidegate.migrations.schema import migrate
 from tidegate.testing.memory import MemoryBroker
@@ -35,9 +36,21 @@ async def clients(pooled: str) -> AsyncIterator[list[Pool]]:
         await pool.__aexit__(None, None, None)
 
 
+async def left_behind(dsn: str) -> list[str]:
+    """Names of prepared statements on all of the pooler's server connections."""
+    async with AsyncExitStack() as opened:
+        connections = [await opened.enter_async_context(connect(dsn)) for _ in range(SERVER_CONNECTIONS)]
+        for connection in connections:
+            await opened.enter_async_context(connection.transaction())
+        told = [await c.fetch("SELECT pg_backend_pid() AS pid, name FROM pg_prepared_statements") for c in connections]
+        pids = {await connection.fetchval("SELECT pg_backend_pid()") for connection in connections}
+    assert len(pids) == SERVER_CONNECTIONS
+    return [row["name"] for rows in told for row in rows]
+
+
 async def test_a_statement_never_meets_what_another_process_left(clients: list[Pool], pooled: str) -> None:
     """Case 115: a prepared statement, a setting or a lock of a session stays on the server connection, and the next
-    statement gets another one. Single statements, transactions and COPY of many clients at once, and no error."""
+    statement gets another one. Statements, transactions, COPY and cursors of many clients at once, and no error."""
 
     async def work(pool: Pool, number: int) -> None:
         for n in range(25):
@@ -48,14 +61,14 @@ async def test_a_statement_never_meets_what_another_process_left(clients: list[P
                 async with connection.transaction():
                     await enqueue(connection, [Outgoing("t", b"v", b"k", [("h", str(number).encode())])])
                 assert await prepared.fetchval(n) == n
+                assert [row["n"] async for row in connection.cursor("SELECT generate_series(1, $1::int) AS n", 3)]
 
     async with asyncio.TaskGroup() as tasks:
         for number, pool in enumerate(clients * 3):
             tasks.create_task(work(pool, number))
 
-    async with connect(pooled) as connection:
-        assert await connection.fetchval("SELECT count(*) FROM tidegate.outbox") == 300
-        assert await connection.fetch("SELECT name FROM pg_prepared_statements") == []
+    assert await clients[0].fetchval("SELECT count(*) FROM tidegate.outbox") == 300
+    assert await left_behind(pooled) == []
 
 
 async def test_limits_hold_in_each_transaction_and_not_beyond(clients: list[Pool]) -> None:
@@ -85,13 +98,14 @@ async def test_a_refused_statement_gives_its_server_connection_back(clients: lis
     """An argument that does not fit is found after the server was asked for the statement's types: what has begun
     there must end, or the pooler keeps a server connection for nobody. Three of them are all there are."""
     first, other, *_ = clients
-    for _ in range(3):
-        async with first.acquire() as connection:
+    async with AsyncExitStack() as acquired:
+        for _ in range(SERVER_CONNECTIONS):
+            connection = await acquired.enter_async_context(first.acquire())
             with pytest.raises(asyncpg.DataError):
                 await connection.fetchval("SELECT $1::int", "no number")
 
-    async with asyncio.timeout(5):
-        await asyncio.gather(*(other.fetchval("SELECT pg_sleep(0.05)") for _ in range(3)))
+    async with asyncio.timeout(10):
+        assert await other.fetchval("SELECT 1") == 1
 
 
 async def test_a_direct_server_is_not_taken_for_a_pooler(database: str, pooled: str) -> None:
@@ -109,8 +123,7 @@ async def test_migrations_of_two_processes_run_once(bouncer: Bouncer, empty_data
     done = await asyncio.gather(migrate(dsn), migrate(dsn))
 
     assert sorted(len(names) > 0 for names in done) == [False, True]
-    async with connect(dsn) as connection:
-        assert await connection.fetch("SELECT name FROM pg_prepared_statements") == []
+    assert await left_behind(dsn) == []
 
 
 async def test_the_probe_answers_beside_busy_clients(clients: list[Pool], pooled: str) -> None:
