@@ -73,3 +73,74 @@ RETURNING id
 UPDATE tidegate.access_token
 SET revoked_at = now(), revoked_by = $2
 WHERE id = $1
+
+-- name: list_audit
+-- The newest rows that fit, newest first. NULL fits all. $1 actor, $2 action or its group ('dlq' for all of 'dlq:…'),
+-- $3 target, $4 outcome, $5 since, $6 how many.
+SELECT
+    a.seq, a.at, a.actor, a.role, a.token, a.origin, a.action, a.target, a.reason, a.parameters, a.tenant, a.brand,
+    a.outcome, a.error_class, a.database_identity, a.database_user, a.hash
+FROM tidegate.audit AS a
+WHERE ($1::text IS NULL OR a.actor = $1)
+    AND ($2::text IS NULL OR a.action = $2 OR starts_with(a.action, $2 || ':'))
+    AND ($3::text IS NULL OR a.target = $3)
+    AND ($4::text IS NULL OR a.outcome = $4)
+    AND ($5::timestamptz IS NULL OR a.at >= $5)
+ORDER BY a.seq DESC
+LIMIT $6
+
+-- name: broken_audit_row
+-- The first row that does not follow the one before it, or is not what was hashed. One walk along the primary key.
+WITH linked AS (
+    SELECT
+        a.seq,
+        lag(a.seq, 1, 0::bigint) OVER (ORDER BY a.seq) AS seq_before,
+        a.hash <> sha256(a.previous_hash || convert_to(tidegate.audit_text(a), 'UTF8')) AS is_edited,
+        a.previous_hash <> lag(a.hash, 1, sha256(convert_to(h.chain::text, 'UTF8'))) OVER (ORDER BY a.seq)
+            AS is_detached
+    FROM tidegate.audit AS a
+    CROSS JOIN tidegate.audit_head AS h
+)
+SELECT l.seq, l.seq_before, l.is_edited, l.is_detached
+FROM linked AS l
+WHERE l.is_edited OR l.is_detached OR l.seq <> l.seq_before + 1
+ORDER BY l.seq
+LIMIT 1
+
+-- name: audit_end
+-- The chain's end as it was noted beside the table, the table's last row, and which database this is now.
+SELECT
+    h.chain, h.seq, h.hash,
+    last_row.seq AS last_seq, last_row.hash AS last_hash, last_row.database_identity AS last_identity,
+    (SELECT count(*) FROM tidegate.audit) AS rows,
+    (SELECT count(*) FROM tidegate.outbox AS o WHERE o.kind = 'audit') AS unpublished,
+    tidegate.database_identity() AS identity_now
+FROM tidegate.audit_head AS h
+LEFT JOIN LATERAL (
+    SELECT a.seq, a.hash, a.database_identity FROM tidegate.audit AS a ORDER BY a.seq DESC LIMIT 1
+) AS last_row ON true
+
+-- name: database_changes
+-- Rows before which the database became another: restored, failed over, moved.
+WITH neighbours AS (
+    SELECT
+        a.seq, a.at, a.database_identity AS identity,
+        lag(a.database_identity) OVER (ORDER BY a.seq) AS identity_before
+    FROM tidegate.audit AS a
+)
+SELECT n.seq, n.at, n.identity, n.identity_before
+FROM neighbours AS n
+WHERE n.identity_before <> n.identity
+ORDER BY n.seq
+
+-- name: audit_hashes
+-- Number and hash of some rows. $1 numbers.
+SELECT a.seq, a.hash FROM tidegate.audit AS a WHERE a.seq = ANY($1::bigint[])
+
+-- name: audit_receipt
+-- The hash of a row, and whether the row is still what was hashed. $1 number.
+SELECT
+    a.hash,
+    a.hash <> sha256(a.previous_hash || convert_to(tidegate.audit_text(a), 'UTF8')) AS is_edited
+FROM tidegate.audit AS a
+WHERE a.seq = $1

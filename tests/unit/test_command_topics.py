@@ -16,6 +16,7 @@ def test_every_source_and_every_job_has_its_topic_once() -> None:
         "small.ledger.dlq": (Use.DEAD_LETTERS, 3),
         "small.search.dlq": (Use.DEAD_LETTERS, 3),
         "x": (Use.PUBLISHED, 8),
+        "tidegate.audit": (Use.AUDIT, 1),
     }
 
 

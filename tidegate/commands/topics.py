@@ -10,7 +10,7 @@ import typer
 from tidegate.app import App
 from tidegate.commands.loading import load_app
 from tidegate.commands.options import AppOption, JsonOption, examples, print_json, print_table, settings_of, wait_for
-from tidegate.jobs.topic_plan import FoundTopic, PlannedTopic, Use, create_missing, dlq_topic, source_topic
+from tidegate.jobs.topic_plan import FoundTopic, PlannedTopic, Use, audit_topic, create_missing, dlq_topic, source_topic
 from tidegate_kernel.errors import Misconfigured
 
 topic_commands = typer.Typer(name="topics", help="The Kafka topics an application needs.", no_args_is_help=True)
@@ -36,7 +36,7 @@ def create_command(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Create what is missing: the topics that jobs read, and one for the dead letters of each job."""
+    """Create what is missing: topics that jobs read, one for the dead letters of each job, one for the audit."""
     topics = planned(load_app(app), also or [])
     found = wait_for(create_missing(settings_of().kafka, topics, replication=replication))
     if as_json:
@@ -50,6 +50,7 @@ def planned(app: App, also: list[str]) -> list[PlannedTopic]:
     topics = [source_topic(topic) for topic in app.topics.values()]
     topics += [dlq_topic(app.dlq_topic(job.job_code)) for job in app.jobs]
     topics += [_published(text) for text in also]
+    topics.append(audit_topic())
     return list({topic.name: topic for topic in reversed(topics)}.values())[::-1]
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from consumers.topics import Topic
+from tidegate_kernel.audit_anchor import AUDIT_TOPIC
 from tidegate_kernel.errors import Misconfigured, Transient
 from tidegate_kernel.kafka import create_topics, open_reader
 from tidegate_kernel.settings import KafkaSettings
@@ -30,6 +31,7 @@ class Use(StrEnum):
     SOURCE = "source"
     DEAD_LETTERS = "dead letters"
     PUBLISHED = "published"
+    AUDIT = "audit"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,11 @@ def source_topic(topic: Topic) -> PlannedTopic:
 def dlq_topic(name: str) -> PlannedTopic:
     """How a job's topic of dead letters is created."""
     return PlannedTopic(name, Use.DEAD_LETTERS, _DLQ_PARTITIONS, _DLQ_CONFIG)
+
+
+def audit_topic() -> PlannedTopic:
+    """How the topic that anchors the audit is created: one partition, so that rows stand in their order, for ever."""
+    return PlannedTopic(AUDIT_TOPIC, Use.AUDIT, 1, {"cleanup.policy": "delete", "retention.ms": "-1"})
 
 
 async def create_missing(
