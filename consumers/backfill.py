@@ -13,6 +13,7 @@ from typing import NamedTuple
 import structlog
 
 from consumers.backfill_lease import LEASE_SECONDS, BackfillLease
+from consumers.batch import Batch, Outcome
 from consumers.caution import Solitude
 from consumers.lane import Lane, LaneSettings
 from consumers.meter import Meter
@@ -66,6 +67,9 @@ class Backfill:
 
     def is_stopping(self) -> bool:
         return self._stopping.is_set()
+
+    async def note_settled(self, batch: Batch, outcome: Outcome) -> None:
+        """Whoever started it sees its dead letters counted, and can end it."""
 
     def note_trouble(self, error: Transient) -> None:
         self._outages.suspect(error)

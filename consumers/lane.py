@@ -57,6 +57,9 @@ class LaneHost(Protocol):
     def solitude(self) -> Solitude: ...
     def is_stopping(self) -> bool: ...
 
+    async def note_settled(self, batch: Batch, outcome: Outcome) -> None:
+        """A batch is final: whether it was one dead letter too many is the host's matter. Raises Transient."""
+
     def note_trouble(self, error: Transient) -> None:
         """A batch was rolled back, or a fetch failed: perhaps something that the job needs is away."""
 
@@ -216,6 +219,7 @@ class Lane:
                 self._settled(held, batch, outcome, started=started)
             else:
                 self._stopped(held, batch.before(outcome.stop.offset), outcome, started=started)
+            await self._note_settled(batch, outcome)
         except StaleOwner:
             await self._recover(held, batch)
         except Transient as error:
@@ -223,6 +227,12 @@ class Lane:
             await self._withdraw(held)
         finally:
             held.end()
+
+    async def _note_settled(self, batch: Batch, outcome: Outcome) -> None:
+        try:
+            await self._host.note_settled(batch, outcome)
+        except Transient as error:
+            self._host.note_trouble(error)  # the batch is settled all the same
 
     async def _withdraw(self, held: Holding) -> None:
         try:
@@ -287,14 +297,14 @@ class Lane:
             self._unpause(held)
             self._seek(held.partition, position.next_offset)
         else:
-            await self._give_up(held)
+            await self.give_up(held)
 
     def _seek(self, partition: TopicPartition, offset: int) -> None:
         if partition in self._source.assignment():
             self._source.seek(partition, offset)
 
-    async def _give_up(self, held: Holding) -> None:
-        """Drops the work: the row has another owner."""
+    async def give_up(self, held: Holding) -> None:
+        """Drops the work: the row has another owner, or was moved by hand."""
         _log.warning(logs.PARTITION_LOST, topic=held.partition.topic, partition=held.partition.partition)
         if not self._holdings.is_current(held):
             return  # the work of an earlier ownership; the present one has to go on undisturbed

@@ -13,7 +13,9 @@ from contextlib import AbstractAsyncContextManager
 
 import structlog
 
+from consumers.batch import Batch, Outcome
 from consumers.caution import Solitude
+from consumers.flood import Floods
 from consumers.lane import Lane, LaneSettings
 from consumers.meter import Meter
 from consumers.outages import Outages
@@ -55,8 +57,9 @@ class ConsumerLoop:
         outages: Outages,
         watch: Watch,
         solitude: Solitude,
+        floods: Floods,
     ) -> None:
-        self.solitude = solitude
+        self.solitude, self._floods = solitude, floods
         self._outages, self._watch = outages, watch
         self._join, self._pipeline, self._steward = join, pipeline, steward
         self.settings, self.clock, self.meter = settings, clock, meter
@@ -127,6 +130,12 @@ class ConsumerLoop:
     def is_stopping(self) -> bool:
         return self._stopping.is_set()
 
+    async def note_settled(self, batch: Batch, outcome: Outcome) -> None:
+        if await self._floods.note(batch, outcome) and self.source is not None:
+            await self._watch.learn()
+            for held in self.holdings.all():
+                self._watch.obey(held, self.source)
+
     def note_trouble(self, error: Transient) -> None:
         self._outages.suspect(error)
 
@@ -135,6 +144,20 @@ class ConsumerLoop:
         if not is_assigned:
             self._assigned -= {partition}
         self._changed.set()
+
+    # What the watch asks and tells.
+
+    async def moved(self) -> Sequence[Holding]:
+        epochs = await self._steward.epochs()
+        return [
+            held
+            for held in self.holdings.all()
+            # Greater: the rows may have been read before a takeover of ours.
+            if epochs.get(held.partition, held.position.epoch) > held.position.epoch
+        ]
+
+    async def give_up(self, held: Holding) -> None:
+        await self._running[held.lane].give_up(held)
 
     # Ownership.
 

@@ -140,3 +140,19 @@ WHERE p.epoch <= EXCLUDED.epoch
         OR p.state IN ('released', 'taking_over')
         OR p.seen_at < now() - make_interval(secs => 30)
     );
+
+-- name: stop_for_flood
+-- The topic rests in every worker of the job until somebody releases it. No row: it is stopped already.
+-- $1 job, $2 topic, $3 why.
+INSERT INTO tidegate.intent (kind, job, topic, reason, actor)
+SELECT 'flood', $1, $2, $3, 'tidegate'
+WHERE NOT EXISTS (
+    SELECT FROM tidegate.intent WHERE job = $1 AND kind = 'flood' AND topic = $2 AND ended_at IS NULL
+)
+RETURNING id;
+
+-- name: flood_allowances
+-- Up to where (exclusive) dead letters were foreseen by whoever released a flood. $1 job.
+SELECT topic, topic_id, partition, until_offset
+FROM tidegate.flood_allowance
+WHERE job = $1;

@@ -5,6 +5,7 @@ Everything an application imports stands here; the other packages are Tidegate's
 
 from consumers.envelopes import CloudEvents, DebeziumOutbox, PlainJson
 from consumers.failure import RetryPolicy
+from consumers.flood import FloodLimit
 from consumers.formats import Json
 from consumers.routes import Route, on
 from consumers.topics import ScopeFields, Tombstone, Topic
@@ -30,6 +31,7 @@ __all__ = [
     "Dependency",
     "Elasticsearch",
     "Event",
+    "FloodLimit",
     "Handler",
     "Json",
     "PlainJson",

@@ -11,6 +11,7 @@ from typing import Any
 from consumers.caution import Solitude
 from consumers.decoding import Decoder
 from consumers.intents import Intents
+from consumers.flood import Floods
 from consumers.lane import LaneSettings
 from consumers.loop import ConsumerLoop, Join
 from consumers.meter import Meter
@@ -63,6 +64,7 @@ class JobParts:
     lanes: LaneSettings
     outages: Outages
     solitude: Solitude
+    floods: Floods
     watch: Callable[[], Watch]
     """Makes the watch of a loop."""
     last_progress: Callable[[], float]
@@ -103,6 +105,13 @@ async def assemble(app: App, job: Job, resources: Resources, *, sink: Sink | Non
         lanes=_lane_settings(job, resources.settings),
         outages=outages,
         solitude=resources.solitude,
+        floods=Floods(
+            job.code,
+            resources.pool,
+            number,
+            limits={topic.name: job.flood_limit(topic.name) for topic in job.topics},
+            metrics=resources.metrics,
+        ),
         watch=lambda: Watch(
             Intents(resources.pool, resources.clock, job=number),
             Presence(resources.pool, job=number, owner=resources.owner),
@@ -125,6 +134,7 @@ def live_loop(parts: JobParts, join: Join, clock: Clock) -> ConsumerLoop:
         meter=parts.meter,
         outages=parts.outages,
         solitude=parts.solitude,
+        floods=parts.floods,
         watch=parts.watch(),
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from consumers.loop import ConsumerLoop
+from consumers.ownership import Hold
 from consumers.watchdog import STALLED_SECONDS
 from tidegate.assembly import JobParts
 from tidegate_kernel.clock import Clock
@@ -65,6 +66,11 @@ class Vitals:
                 f"job {code!r}: {held.partition.topic}:{held.partition.partition} is blocked: {held.blocked}"
                 for held in loop.holdings.all()
                 if held.blocked is not None
+            )
+            problems += (
+                f"job {code!r}: {held.partition.topic}:{held.partition.partition} is {held.holds[Hold.FLOOD]}"
+                for held in loop.holdings.all()
+                if Hold.FLOOD in held.holds
             )
             problems += (
                 f"job {code!r}: {held.partition.topic}:{held.partition.partition} waits to be tried again"

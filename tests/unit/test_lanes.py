@@ -15,6 +15,7 @@ import pytest
 from consumers.batch import Batch, Outcome
 from consumers.caution import Solitude
 from consumers.failure import RetryPolicy
+from consumers.flood import Floods
 from consumers.intents import Intent, Intents
 from consumers.lane import LaneSettings
 from consumers.loop import ConsumerLoop
@@ -58,6 +59,9 @@ class Rows(Positions):
 
     async def read(self, partition: TopicPartition) -> Position | None:
         return self.rows.get(partition)
+
+    async def all(self) -> dict[TopicPartition, Position]:
+        return dict(self.rows)
 
     async def release(self, held: Mapping[TopicPartition, Position], attempting: Collection[TopicPartition]) -> None:
         self.released |= held.keys()
@@ -113,6 +117,16 @@ class Voice(Presence):
         self.said += [(partition, each.state) for partition, each in told.items()]
 
 
+class Quiet(Floods):
+    """Never too many dead letters."""
+
+    def __init__(self) -> None:
+        return None
+
+    async def note(self, batch: Batch, outcome: Outcome) -> bool:
+        return False
+
+
 async def _no_trouble(_: Batch) -> None:
     return None
 
@@ -143,6 +157,7 @@ class Rig:
             meter=Meter(JobCode("job"), metrics or self.metrics, clock),
             outages=outages,
             solitude=Solitude(),
+            floods=Quiet(),
             watch=Watch(self.wishes, self.voice, self.work, clock, at_work=lambda _: None),
         )
 

@@ -9,7 +9,21 @@ from typing import Annotated, NoReturn
 import structlog
 import typer
 
-from tidegate.commands import checkpoint, dev, explain, find, migrate, pause, run, send, status, tokens, topics
+from tidegate.commands import (
+    audit,
+    checkpoint,
+    dev,
+    explain,
+    find,
+    flood,
+    migrate,
+    pause,
+    run,
+    send,
+    status,
+    tokens,
+    topics,
+)
 from tidegate.commands.options import examples
 from tidegate.version import __version__
 from tidegate_kernel.errors import Denied, Misconfigured, TidegateError
@@ -40,7 +54,9 @@ command_line.command("pause", epilog=pause.PAUSE_EXAMPLES)(pause.pause_jobs_comm
 command_line.command("resume", epilog=pause.RESUME_EXAMPLES)(pause.resume_jobs_command)
 command_line.command("find", epilog=find.EXAMPLES)(find.find_command)
 command_line.add_typer(checkpoint.checkpoint_commands)
+command_line.add_typer(flood.flood_commands)
 command_line.add_typer(tokens.token_commands)
+command_line.add_typer(audit.audit_commands)
 command_line.command("dev", epilog=dev.EXAMPLES)(dev.dev_command)
 command_line.command("dev-prepare", hidden=True)(dev.prepare_command)
 try:

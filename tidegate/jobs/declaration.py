@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Literal, TypeAlias
 
 from consumers.failure import RetryPolicy
+from consumers.flood import FloodLimit
 from consumers.routes import Route, Unlisted
 from consumers.topics import Topic
 from inbox.identity import ClaimRule
@@ -46,9 +47,12 @@ class _TopicJob:
 
     `code` is stable: group, positions, claims and dead letters hang on it. `unlisted` says what happens to types that
     no `on` takes: "skip" (counted) or "dead_letter". `runbook`, `owner` (by default the App's) and `tier` are for
-    people. `batch_size` is in records: 500, for a projection its sink's, unless given. `global_ids`: event ids that are
+    people. `batch_size` is in records: 500, for a projection its sink's, unless given. `flood`: how many dead letters stop
+    a topic, for all topics or by name. `global_ids`: event ids that are
     no UUIDs are unique over all sources and scopes. `event_time_is_immutable`: every delivery of an event carries the
-    same time, so that its day can hold its claim.
+    same time, so that its day can hold its claim. `dedupe_horizon`: how long the job remembers an event id after it
+    took it; `timedelta.max` is for ever. Unless given it is at least as long as Kafka keeps the records; a shorter one
+    is refused at the start of a ConsumerJob without `accept_short_horizon`.
     """
 
     code: str
@@ -59,12 +63,19 @@ class _TopicJob:
     tier: Tier = "standard"
     batch_size: int | None = None
     retry: RetryPolicy = field(default_factory=RetryPolicy)
+    flood: FloodLimit | Mapping[str, FloodLimit] = field(default_factory=FloodLimit)
     global_ids: bool = False
     event_time_is_immutable: bool = False
+    dedupe_horizon: timedelta | None = None
+    accept_short_horizon: bool = False
 
     @property
     def job_code(self) -> JobCode:
         return JobCode(self.code)
+
+    def flood_limit(self, topic: str) -> FloodLimit:
+        """How many dead letters of `topic` are too many."""
+        return self.flood if isinstance(self.flood, FloodLimit) else self.flood.get(topic, FloodLimit())
 
     @property
     def claim_rule(self) -> ClaimRule:

@@ -158,3 +158,27 @@ SELECT p.topic, p.partition FROM tidegate.position AS p WHERE p.job = $1 AND p.r
 -- name: backfill_at_work
 -- The job's backfill that a process works on now. $1 job.
 SELECT b.id FROM tidegate.backfill AS b WHERE b.job = $1 AND b.state = 'running' AND b.lease_until > now()
+
+-- name: floods_of_job
+-- Topics of a job that are stopped for a flood of dead letters. $1 service, $2 job code.
+SELECT
+    j.id AS job, i.topic, i.reason, i.started_at,
+    (SELECT count(*) FROM tidegate.dead_letter AS d WHERE d.job = j.id AND d.topic = i.topic AND d.state = 'dead') AS dead
+FROM tidegate.intent AS i
+JOIN tidegate.job AS j ON j.id = i.job
+WHERE j.service = $1 AND j.code = $2 AND i.kind = 'flood' AND i.ended_at IS NULL
+ORDER BY i.id
+
+-- name: release_flood
+-- $1 job, $2 topic, $3 actor.
+UPDATE tidegate.intent
+SET ended_at = now(), ended_by = $3
+WHERE job = $1 AND kind = 'flood' AND topic = $2 AND ended_at IS NULL
+RETURNING id
+
+-- name: allow_letters
+-- Dead letters below these offsets are not counted again. $1 job, $2 topic, $3 topic id, $4 partitions, $5 offsets.
+INSERT INTO tidegate.flood_allowance AS a (job, topic, topic_id, partition, until_offset)
+SELECT $1, $2, $3, u.partition, u.until_offset
+FROM unnest($4::int[], $5::bigint[]) AS u (partition, until_offset)
+ON CONFLICT (job, topic, topic_id, partition) DO UPDATE SET until_offset = EXCLUDED.until_offset
