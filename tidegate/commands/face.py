@@ -57,7 +57,6 @@ command_line.add_typer(checkpoint.checkpoint_commands)
 command_line.add_typer(flood.flood_commands)
 command_line.add_typer(tokens.token_commands)
 command_line.add_typer(audit.audit_commands)
-command_line.add_typer(audit.audit_commands)
 command_line.command("dev", epilog=dev.EXAMPLES)(dev.dev_command)
 command_line.command("dev-prepare", hidden=True)(dev.prepare_command)
 try:
