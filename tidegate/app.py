@@ -84,6 +84,8 @@ class App:
             raise Misconfigured(f"job {job.code!r}: unlisted must be 'skip' or 'dead_letter', not {job.unlisted!r}")
         if job.batch_size is not None and job.batch_size < 1:
             raise Misconfigured(f"job {job.code!r}: batch_size must be at least 1, not {job.batch_size}")
+        if job.dedupe_horizon is not None and job.dedupe_horizon <= timedelta(0):
+            raise Misconfigured(f"job {job.code!r}: dedupe_horizon must be positive, not {job.dedupe_horizon}")
         _check_unique(f"job {job.code!r}: topic", (topic.name for topic in job.topics))
         _check_unique(f"job {job.code!r}: event type", (route.type for route in job.events))
         match job:

@@ -23,6 +23,7 @@ from projections.sink import Sink
 from tidegate.app import App
 from tidegate.assembly import JobParts, Resources, assemble, live_loop
 from tidegate.console.http import serve
+from tidegate.horizons import keep_horizons
 from tidegate.jobs.declaration import Job, ProjectionJob
 from tidegate.jobs.relay import OutboxRelay
 from tidegate.vitals import Vitals
@@ -57,6 +58,7 @@ async def run_worker(app: App, settings: Settings, codes: Sequence[str], *, stop
         resources = await opened.enter_async_context(open_resources(app, settings, jobs=len(jobs), clock=clock))
         await _require_topics(app, settings, jobs)
         parts = [await _open_job(opened, app, job, resources) for job in jobs]
+        await keep_horizons(parts, settings.kafka, resources.pool)
         writer = await opened.enter_async_context(open_writer(settings.kafka))
         relay = OutboxRelay(resources.pool, writer, clock, metrics=resources.metrics)
         vitals = Vitals(clock)
