@@ -1,0 +1,120 @@
+"""What is left in Postgres and in the sink when a schedule has been played to its end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import asyncpg
+
+from tests.property.application import published_topic
+from tests.property.world import World
+from tidegate_kernel.event import JobCode, TopicPartition
+
+Place = tuple[str, int, int]
+"""Topic, partition, offset."""
+
+SCHEMA = """
+CREATE TABLE effect (
+    n bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    service text NOT NULL, event text NOT NULL, topic text NOT NULL, partition int NOT NULL, place bigint NOT NULL
+);
+CREATE INDEX ON effect (service);
+CREATE TABLE moved (
+    n bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    job smallint NOT NULL, run bigint NOT NULL, topic text NOT NULL, partition int NOT NULL,
+    owner text, epoch bigint NOT NULL, next_offset bigint NOT NULL
+);
+CREATE INDEX ON moved (job);
+CREATE FUNCTION note_move() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO moved (job, run, topic, partition, owner, epoch, next_offset)
+    VALUES (NEW.job, NEW.run, NEW.topic, NEW.partition, NEW.owner, NEW.epoch, NEW.next_offset);
+    RETURN NULL;
+END $$;
+CREATE TRIGGER note_move AFTER UPDATE ON tidegate.position FOR EACH ROW EXECUTE FUNCTION note_move();
+"""
+
+_JOB = "SELECT id FROM tidegate.job WHERE service = $1"
+_EFFECTS = "SELECT event, topic, partition, place FROM effect WHERE service = $1 ORDER BY n"
+_LETTERS = """
+SELECT topic, partition, "offset", event_id, reason, key, value, header_names, header_values, occurrences, state
+FROM tidegate.dead_letter WHERE job = $1
+"""
+_CLAIMS = "SELECT count(*) FROM tidegate.inbox WHERE job = $1"
+_PUBLISHED = "SELECT topic, convert_from(key, 'UTF8') AS key FROM tidegate.outbox WHERE topic = ANY ($1::text[])"
+_MOVES = "SELECT run, topic, partition, owner, epoch, next_offset FROM moved WHERE job = $1 ORDER BY n"
+
+
+class Effect(NamedTuple):
+    event: str
+    place: Place
+
+
+class Letter(NamedTuple):
+    place: Place
+    event: str | None
+    reason: str
+    content: tuple[bytes | None, bytes | None, Sequence[tuple[str, bytes | None]]]
+    occurrences: int
+
+
+class Move(NamedTuple):
+    run: int
+    partition: TopicPartition
+    owner: str | None
+    epoch: int
+    next_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """Effects and moves in the order of their happening."""
+
+    effects: Sequence[Effect]
+    letters: Sequence[Letter]
+    claims: int
+    published: Sequence[str]
+    letters_published: int
+    moves: Sequence[Move]
+    documents: Mapping[str, Any]
+    positions: Mapping[TopicPartition, int]
+
+
+async def gather_evidence(world: World) -> Evidence:
+    """Asked beside all faults, after the last process has ended."""
+    fetch = world.ask
+    job = (await fetch(_JOB, world.service))[0]["id"]
+    dlq, out = world.app.dlq_topic(JobCode(world.app.jobs[0].code)), published_topic(world.service)
+    published = await fetch(_PUBLISHED, [dlq, out])
+    return Evidence(
+        effects=[_effect(row) for row in await fetch(_EFFECTS, world.service)],
+        letters=[_letter(row) for row in await fetch(_LETTERS, job)],
+        claims=(await fetch(_CLAIMS, job))[0]["count"],
+        published=[row["key"] for row in published if row["topic"] == out],
+        letters_published=sum(row["topic"] == dlq for row in published),
+        moves=[_move(row) for row in await fetch(_MOVES, job)],
+        documents=world.sink.rows(),
+        positions=await world.positions(),
+    )
+
+
+def _effect(row: asyncpg.Record) -> Effect:
+    return Effect(row["event"], (row["topic"], row["partition"], row["place"]))
+
+
+def _letter(row: asyncpg.Record) -> Letter:
+    names = [name.decode() for name in row["header_names"]]
+    return Letter(
+        (row["topic"], row["partition"], row["offset"]),
+        row["event_id"],
+        row["reason"],
+        (row["key"], row["value"], list(zip(names, row["header_values"], strict=True))),
+        row["occurrences"],
+    )
+
+
+def _move(row: asyncpg.Record) -> Move:
+    partition = TopicPartition(row["topic"], row["partition"])
+    return Move(row["run"], partition, row["owner"], row["epoch"], row["next_offset"])

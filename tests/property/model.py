@@ -1,0 +1,174 @@
+"""What must be true after any schedule, worked out from what was produced alone.
+
+Each check names the guarantee that it stands for (docs/guarantees.md). Replay has no part in the schedules yet: when it
+has, `_check_once` is where a resolved letter's one effect comes in (G8).
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+
+from tests.property.application import RETRY, document_id
+from tests.property.evidence import Evidence, Letter, Move, Place
+from tests.property.produced import ProducedRecord
+from tests.property.schedule import Kind, Mood
+from tests.property.world import World
+from tidegate_kernel.errors import Reason
+from tidegate_kernel.event import TopicPartition
+
+_FAILED = frozenset({Reason.HANDLER_FAILED, Reason.RETRIES_EXHAUSTED})
+_NEVER_AN_EVENT: Mapping[Mood, Reason] = {
+    Mood.UNDECODABLE: Reason.UNDECODABLE,
+    Mood.INVALID: Reason.INVALID_EVENT,
+    Mood.UNREADABLE: Reason.CLIENT_PARSE,
+}
+_BAD_COMMANDS: Mapping[Mood, frozenset[Reason]] = {
+    Mood.REJECTED: frozenset({Reason.REJECTED}),
+    Mood.ALWAYS_UNEXPECTED: _FAILED,
+    Mood.ALWAYS_TRANSIENT: _FAILED,
+    Mood.NUL_TEXT: frozenset({Reason.INVALID_TEXT}),
+}
+_BAD_PROJECTIONS: Mapping[Mood, frozenset[Reason]] = {
+    Mood.REJECTED: frozenset({Reason.REJECTED}),
+    Mood.ALWAYS_UNEXPECTED: frozenset({Reason.PROJECTION_FAILED}),
+    Mood.ALWAYS_TRANSIENT: frozenset({Reason.INVALID_DOCUMENT}),
+}
+_PASSED_OVER = frozenset({Mood.UNLISTED, Mood.TOMBSTONE})
+
+
+class Expectations:
+    """The guarantees, against one world's evidence. Each method asserts one."""
+
+    def __init__(self, world: World, evidence: Evidence) -> None:
+        self._world, self._found = world, evidence
+        self._is_projection = world.kind is Kind.PROJECTION
+        self._bad = _BAD_PROJECTIONS if self._is_projection else _BAD_COMMANDS
+        self._records = world.produced.records
+        self._by_place = {record.place: record for record in self._records}
+        self._letters: dict[Place, Letter] = {letter.place: letter for letter in evidence.letters}
+        self._places: dict[str, list[Place]] = defaultdict(list)
+        for record in self._records:
+            if self._is_event(record):
+                self._places[record.event].append(record.place)
+
+    def check(self) -> None:
+        self._check_settled()
+        self._check_records_without_event()
+        self._check_once()
+        self._check_letters_are_whole()
+        self._check_claims_and_outbox()
+        self._check_order_per_key()
+        self._check_documents()
+        self._check_owners()
+
+    def _is_event(self, record: ProducedRecord) -> bool:
+        return record.spec.mood not in _NEVER_AN_EVENT and record.spec.mood not in _PASSED_OVER
+
+    def _check_settled(self) -> None:
+        """G1: nothing is left behind."""
+        assert self._world.told_too_much == [], "G1: the group was told of offsets that were not settled"
+        for record in self._records:
+            topic, partition, offset = record.place
+            settled = self._found.positions.get(TopicPartition(topic, partition), 0)
+            assert offset < settled, f"G1: {record.place} lies behind the position {settled}"
+
+    def _check_records_without_event(self) -> None:
+        """G1, G6: what is no event is a dead letter of its own, or passed over, wherever it stands."""
+        unknown = self._letters.keys() - self._by_place.keys()
+        assert not unknown, f"G1: letters of records that nobody wrote: {unknown}"
+        for record in self._records:
+            mood, letter = record.spec.mood, self._letters.get(record.place)
+            if mood in _NEVER_AN_EVENT:
+                assert letter is not None, f"G1: {record} is neither handled nor kept"
+                assert letter.reason == _NEVER_AN_EVENT[mood], f"{record} became a letter for {letter.reason}"
+            elif mood in _PASSED_OVER:
+                assert letter is None, f"G6: {record} is nothing to handle, and a letter for {letter}"
+
+    def _check_once(self) -> None:
+        """G1, G2, G5, G6: an event has exactly one outcome, and only a really bad one is a dead letter."""
+        effects = Counter(effect.event for effect in self._found.effects)
+        for event, places in self._places.items():
+            letters = [self._letters[place] for place in places if place in self._letters]
+            must_fail = self._world.produced.events[event].mood in self._bad
+            if must_fail or letters:
+                self._check_letters_of(event, letters)
+            assert effects[event] <= 1, f"G2: {event} acted {effects[event]} times"
+            if not self._is_projection:
+                assert effects[event] + len(letters) == 1, (
+                    f"G1, G2: {event} of {places} has {effects[event]} effects and {len(letters)} letters"
+                )
+
+    def _check_letters_of(self, event: str, letters: Sequence[Letter]) -> None:
+        mood = self._world.produced.events[event].mood
+        # A backfill runs newer code over what was claimed long ago: what fails there again is a letter where it stood.
+        at_most = len(self._places[event]) if self._is_projection and self._world.backfills else 1
+        assert 1 <= len(letters) <= at_most, f"G1, G2: {event} ({mood}) has {len(letters)} letters"
+        allowed = set(self._bad.get(mood, ()))
+        if self._world.blames[event] >= min(RETRY.attempts, RETRY.unexpected_attempts):
+            allowed |= _FAILED
+        for letter in letters:
+            assert letter.reason in allowed, (
+                f"G5, G6: {event} ({mood}) is a letter for {letter.reason}; its handlers failed "
+                f"{self._world.blames[event]} times"
+            )
+
+    def _check_letters_are_whole(self) -> None:
+        """G7: key, value and headers as they were written."""
+        for place, letter in self._letters.items():
+            record = self._by_place[place].record
+            if letter.reason != Reason.CLIENT_PARSE:
+                assert letter.content == (record.key, record.value, list(record.headers)), f"G7: {place}"
+
+    def _check_claims_and_outbox(self) -> None:
+        """G2: one claim per event, one publication per effect, one copy of a letter per failure of its record."""
+        found = self._found
+        assert found.claims == len(self._places), f"{found.claims} claims for {len(self._places)} events"
+        assert sorted(found.published) == sorted(effect.event for effect in found.effects), "G2: publications"
+        assert found.letters_published == sum(letter.occurrences for letter in found.letters), "G7: copies of letters"
+
+    def _check_order_per_key(self) -> None:
+        """G4: what took effect of a key in a partition did so in the order of its offsets."""
+        assert all(effect.place in self._places[effect.event] for effect in self._found.effects)
+        order: dict[tuple[str, int, bytes | None], list[int]] = defaultdict(list)
+        for effect in self._found.effects:
+            topic, partition, offset = effect.place
+            order[topic, partition, self._by_place[effect.place].key].append(offset)
+        for key, offsets in order.items():
+            assert offsets == sorted(offsets), f"G4: {key} took effect in the order {offsets}"
+
+    def _check_documents(self) -> None:
+        """G3: a document is the newest version of its key, or gone."""
+        if not self._is_projection:
+            return
+        newest: dict[str, tuple[int, str | None]] = {}
+        for record in self._records:
+            if (written := self._written(record)) is not None:
+                document = document_id(record.key)
+                newest[document] = max(newest.get(document, (-1, None)), written, key=lambda each: each[0])
+        expected = {document: {"event": event} for document, (_, event) in newest.items() if event is not None}
+        assert self._found.documents == expected, f"G3: {self._found.documents}, not {expected}"
+
+    def _written(self, record: ProducedRecord) -> tuple[int, str | None] | None:
+        if record.spec.mood is Mood.TOMBSTONE:
+            return record.version, None
+        if self._is_event(record) and record.spec.mood not in self._bad:
+            return record.version, record.event
+        return None
+
+    def _check_owners(self) -> None:
+        """G9: epochs grow with every owner, positions never go back."""
+        for moves in _by_partition(self._found.moves):
+            for before, after in pairwise(moves):
+                where = f"G9: {before} was followed by {after}"
+                assert after.next_offset >= before.next_offset, where
+                assert after.epoch >= before.epoch, where
+                assert after.owner in (None, before.owner) or after.epoch > before.epoch, where
+
+
+def _by_partition(moves: Iterable[Move]) -> Iterable[list[Move]]:
+    found: dict[tuple[int, TopicPartition], list[Move]] = defaultdict(list)
+    for move in moves:
+        found[move.run, move.partition].append(move)
+    return found.values()

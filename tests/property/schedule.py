@@ -1,0 +1,217 @@
+"""Schedules: what happens to one job, step by step. Drawn by hypothesis, or written down as an example."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeAlias
+
+from hypothesis import strategies as st
+
+from tests.property.postgres_faults import Breakage, PostgresFault, Statement
+
+
+class Kind(StrEnum):
+    """Which road the job goes."""
+
+    EACH = "each"
+    BATCH = "batch"
+    PREPARED = "prepared"
+    PROJECTION = "projection"
+
+
+class Mood(StrEnum):
+    """How an event, or the record that carries it, behaves. `times` of its spec bounds those that pass."""
+
+    GOOD = "good"
+    TRANSIENT = "transient"
+    UNEXPECTED = "unexpected"
+    BROKEN_SQL = "broken sql"
+    SWALLOWED_SQL = "swallowed sql"
+    NEEDS_PAYMENTS = "needs payments"
+    SLOW = "slow"
+    HANGING = "hanging"
+    # From here on the record can never be handled.
+    REJECTED = "rejected"
+    ALWAYS_UNEXPECTED = "always unexpected"
+    ALWAYS_TRANSIENT = "always transient"
+    NUL_TEXT = "nul text"
+    UNDECODABLE = "undecodable"
+    INVALID = "invalid"
+    UNREADABLE = "unreadable"
+    # Nothing to handle.
+    UNLISTED = "unlisted"
+    TOMBSTONE = "tombstone"
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """One event to be produced. Keys have a partition of their own each, but for the last two of three."""
+
+    mood: Mood = Mood.GOOD
+    key: int = 0
+    version: int = 0
+    times: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Deliver:
+    """New events, in this order."""
+
+    specs: Sequence[Spec]
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """The producer repeats a record: the same event at a new offset, or in the second topic."""
+
+    which: int
+    is_copy: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Hole:
+    """Offsets that hold no record, as transaction markers and compaction leave them."""
+
+    partition: int = 0
+    offsets: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Break:
+    """One call to Postgres fails."""
+
+    fault: PostgresFault
+
+
+class Thing(StrEnum):
+    POSTGRES = "postgres"
+    KAFKA = "kafka"
+    SINK = "sink"
+    PAYMENTS = "payments"
+
+
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """`thing` is away for a while."""
+
+    thing: Thing
+    seconds: float = 1.0
+    after: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SinkBreaks:
+    """The next bulk write fails: with nothing, half or all of it applied."""
+
+    applied_share: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class FetchFails:
+    """The next fetch fails, and what it had drained of other partitions is lost."""
+
+    partition: int | None = None
+
+
+class Deed(StrEnum):
+    """What befalls a process."""
+
+    JOIN = "join"
+    LEAVE = "leave"
+    KILL = "kill"
+    CANCEL = "cancel"
+    EXPEL = "expel"
+    """The group goes on without it; it does not know, and works on."""
+    FREEZE = "freeze"
+    """As EXPEL, and it stands still."""
+    THAW = "thaw"
+    """It goes on, and hears some time later that it has to join again."""
+    REJOIN = "rejoin"
+    REVOKE = "revoke"
+    """A rebalance: everybody lets go and gets a share again."""
+    SLOW_DOWN = "slow down"
+    BACKFILL = "backfill"
+
+
+@dataclass(frozen=True, slots=True)
+class Strike:
+    """`deed` happens to the process number `process` (modulo the living) when `after` more points were passed.
+
+    A point lies before and after whatever a process does that others can see: statements, fetches, writes, commits.
+    """
+
+    deed: Deed
+    process: int = 0
+    after: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ClockJump:
+    seconds: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """Time goes by, unless as many points are passed before."""
+
+    seconds: float = 1.0
+    points: int = 1_000_000
+
+
+Step: TypeAlias = (
+    Deliver | Again | Hole | Break | Outage | SinkBreaks | FetchFails | Strike | ClockJump | Pass
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """The life of one job. `processes` are there from the start."""
+
+    kind: Kind
+    steps: Sequence[Step]
+    processes: int = 1
+
+
+_POINTS = st.integers(0, 24)
+_PROCESS = st.integers(0, 2)
+
+_ALWAYS_GOOD = st.just(Mood.GOOD)
+_SPECS = st.builds(
+    Spec,
+    mood=st.one_of(_ALWAYS_GOOD, _ALWAYS_GOOD, st.sampled_from(Mood)),
+    key=st.integers(0, 2),
+    version=st.integers(0, 5),
+    times=st.integers(1, 2),
+)
+_DELIVERS = st.builds(Deliver, st.lists(_SPECS, min_size=1, max_size=5).map(tuple))
+_AGAIN = st.builds(Again, which=st.integers(0, 9), is_copy=st.booleans())
+_STRIKES = st.builds(Strike, st.sampled_from(Deed), process=_PROCESS, after=_POINTS)
+_BREAKS = st.builds(
+    PostgresFault,
+    at=st.sampled_from((Statement.ANY, Statement.ANY, Statement.QUERY, Statement.COMMIT, Statement.BEGIN)),
+    skip=st.integers(0, 9),
+    how=st.sampled_from((*Breakage, Breakage.CLOSED, Breakage.LOST_ANSWER, Breakage.LOST_ANSWER)),
+).map(Break)
+_SECONDS = st.sampled_from((0.05, 0.5, 2.0, 8.0))
+_TROUBLE = st.one_of(
+    st.builds(Outage, st.sampled_from(Thing), seconds=_SECONDS, after=_POINTS),
+    st.builds(SinkBreaks, st.sampled_from((0.0, 0.5, 1.0))),
+    st.builds(FetchFails, st.one_of(st.none(), st.integers(0, 2))),
+    st.builds(ClockJump, st.sampled_from((-86_400, -5, 5, 3_600, 400_000_000))),
+    st.builds(Hole, partition=st.integers(0, 2), offsets=st.integers(1, 3)),
+)
+_PASSES = st.builds(Pass, seconds=_SECONDS, points=st.integers(1, 60))
+_STEPS = st.one_of(_DELIVERS, _DELIVERS, _AGAIN, _STRIKES, _STRIKES, _BREAKS, _TROUBLE, _PASSES)
+
+
+def schedules() -> st.SearchStrategy[Schedule]:
+    """Any life: a few deliveries first, then everything at once."""
+    return st.builds(
+        lambda kind, first, steps, processes: Schedule(kind, (first, *steps), processes),
+        st.sampled_from(Kind),
+        _DELIVERS,
+        st.lists(_STEPS, min_size=2, max_size=14),
+        st.integers(1, 2),
+    )

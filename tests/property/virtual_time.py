@@ -1,0 +1,149 @@
+"""An event loop whose time jumps to the next timer as soon as nothing else can happen.
+
+Statements are real and take real time, but the loop's clock stands still for them: twenty seconds of drain time-out
+cost nothing, and a schedule that is played twice goes the same way twice. Statements run one after the other, in the
+order in which they were asked for; one that waits for a lock lets the others pass.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+import threading
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection, Coroutine
+from typing import Any, TypeVar
+
+import asyncpg
+
+T = TypeVar("T")
+_Select = Callable[[float], list[tuple[selectors.SelectorKey, int]]]
+
+# So long after the last sign of life it is worth asking Postgres whether all wait for locks.
+_SILENCE_SECONDS = 0.004
+# Real seconds in which a statement that waits for no lock must have answered.
+_PATIENCE_SECONDS = 30.0
+
+_WAITING_FOR_LOCKS = "SELECT count(*) FROM pg_stat_activity WHERE pid = ANY ($1::int[]) AND wait_event_type = 'Lock'"
+
+
+class LockWatch:
+    """Answers, from a thread and a connection of its own, whether statements wait for locks."""
+
+    def __init__(self, dsn: str) -> None:
+        self._dsn = dsn
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="lock-watch", daemon=True)
+        self._thread.start()
+        self._connection: asyncpg.Connection[asyncpg.Record] = self._in_thread(asyncpg.connect(dsn))
+
+    def all_wait(self, backends: Collection[int | None]) -> bool:
+        """Whether every one of these backends does; None is one that is not known."""
+        if None in backends:
+            return False
+        waiting = self._in_thread(self._connection.fetchval(_WAITING_FOR_LOCKS, list(backends)))
+        return bool(waiting == len(backends))
+
+    def close(self) -> None:
+        self._in_thread(self._connection.close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def _in_thread(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(timeout=_PATIENCE_SECONDS)
+
+
+class Turn:
+    """One statement at a time, first come, first served."""
+
+    def __init__(self) -> None:
+        self._holder: object | None = None
+        self._waiting: deque[tuple[object, asyncio.Future[None]]] = deque()
+
+    async def take(self, who: object) -> None:
+        if self._holder is None:
+            self._holder = who
+            return
+        ready = asyncio.get_running_loop().create_future()
+        self._waiting.append((who, ready))
+        try:
+            await ready
+        except asyncio.CancelledError:
+            self.give(who)
+            raise
+
+    def give(self, who: object) -> None:
+        """Nothing happens where another has it by now."""
+        if self._holder is who:
+            self.pass_on()
+
+    def pass_on(self) -> bool:
+        """The next in line goes on; False if nobody waits."""
+        self._holder = None
+        while self._waiting:
+            who, ready = self._waiting.popleft()
+            if not ready.done():
+                self._holder = who
+                ready.set_result(None)
+                return True
+        return False
+
+
+class _Selector(selectors.DefaultSelector):
+    def __init__(self, wait: Callable[[_Select, float | None], list[tuple[selectors.SelectorKey, int]]]) -> None:
+        super().__init__()
+        self._wait = wait
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        events = super().select(0)
+        if events or (timeout is not None and timeout <= 0):
+            return events
+        return self._wait(super().select, timeout)
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """Run everything that talks to Postgres through `statement`."""
+
+    def __init__(self, locks: LockWatch) -> None:
+        self._locks = locks
+        self._virtual = 0.0
+        self._in_flight: dict[object, int | None] = {}
+        self._turn = Turn()
+        super().__init__(_Selector(self._wait))
+
+    def time(self) -> float:
+        return self._virtual
+
+    async def statement(self, call: Callable[[], Awaitable[T]], *, backend: int | None = None) -> T:
+        """Returns what `call`, which waits for Postgres alone, returns.
+
+        Time stands still meanwhile, unless `backend`, which runs it, waits for a lock.
+        """
+        ticket = object()
+        await self._turn.take(ticket)
+        self._in_flight[ticket] = backend
+        try:
+            return await call()
+        finally:
+            del self._in_flight[ticket]
+            self._turn.give(ticket)
+
+    def _wait(self, select: _Select, timeout: float | None) -> list[tuple[selectors.SelectorKey, int]]:
+        until = time.monotonic() + _PATIENCE_SECONDS
+        while self._in_flight:
+            if events := select(_SILENCE_SECONDS):
+                return events
+            if self._locks.all_wait(self._in_flight.values()):
+                if (events := select(0)) or self._turn.pass_on():
+                    return events
+                break
+            if time.monotonic() > until:
+                raise RuntimeError("a statement neither answers nor waits for a lock")
+        if timeout is None:
+            if events := select(_PATIENCE_SECONDS):
+                return events
+            raise RuntimeError("every task waits for another: nothing can ever happen again")
+        self._virtual += timeout
+        return []
