@@ -10,7 +10,8 @@ from tidegate.commands.loading import load_app
 from tidegate.commands.options import AppOption, JsonOption, examples, print_json, settings_of, wait_for
 from tidegate.commands.pause import plain_intent
 from tidegate.console.explaining import JobExplanation, explain_job
-from tidegate.console.explanation import Cause, Explanation, Facts, ago
+from tidegate.console.explanation import Cause, Explanation
+from tidegate.console.facts import Facts, ago
 from tidegate.jobs.selection import parse_place
 from tidegate_kernel.clock import SystemClock
 

@@ -12,7 +12,8 @@ import asyncpg
 from consumers.intents import Intent
 from consumers.presence import State
 from tidegate.app import App
-from tidegate.console.explanation import UNSEEN_SECONDS, Cause, Explanation, Facts, Said, explain
+from tidegate.console.explanation import Cause, Explanation, explain
+from tidegate.console.facts import UNSEEN_SECONDS, Facts, Said
 from tidegate.console.lag import LivePosition, Log, read_logs
 from tidegate.console.status import live_positions
 from tidegate.jobs.declaration import Job
