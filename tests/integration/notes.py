@@ -58,6 +58,7 @@ async def make_loop(
     topic: str,
     *,
     handler: Any = note,
+    prepare: Any = None,
     connections: Connections | None = None,
     **job_fields: Any,
 ) -> ConsumerLoop:
@@ -71,7 +72,7 @@ async def make_loop(
         events=[on("noted", Noted, to_note)],
         **job_fields,
     )
-    app = App(service="notes", owner="tests", jobs=[job], handlers=[handle(Note, handler)])
+    app = App(service="notes", owner="tests", jobs=[job], handlers=[handle(Note, handler, prepare=prepare)])
     settings = Settings(postgres_dsn=SecretStr(dsn), drain_timeout=timedelta(seconds=5))
     resources = Resources(
         settings,
