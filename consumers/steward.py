@@ -99,6 +99,10 @@ class Steward:
         """The position stands behind offsets that hold no record for anybody. Raises StaleOwner, Transient."""
         return await self._positions.move(partition, position, next_offset=next_offset)
 
+    async def epochs(self) -> Mapping[TopicPartition, int]:
+        """The epoch under which each position of the run is now. Raises Transient."""
+        return {partition: position.epoch for partition, position in (await self._positions.all()).items()}
+
     async def standing(
         self, partition: TopicPartition, believed: Position, batch: Batch
     ) -> tuple[Standing, Position | None]:

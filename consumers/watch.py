@@ -7,7 +7,7 @@ Postgres does not answer, the partitions go on as they were last told.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Protocol
 
@@ -41,6 +41,12 @@ class Watched(Protocol):
     def holdings(self) -> Holdings: ...
     def being_taken(self) -> Mapping[TopicPartition, str]:
         """Partitions that the group gave us and that are not ours yet, and what has kept them so."""
+
+    async def moved(self) -> Sequence[Holding]:
+        """Owned partitions whose rows are under a newer epoch: moved by hand, or another's. Raises Transient."""
+
+    async def give_up(self, held: Holding) -> None:
+        """The partition is not ours any more; where the group still gives it to us, it is taken anew."""
 
 
 class Watch:
@@ -87,15 +93,28 @@ class Watch:
     async def _look(self, loop: Watched) -> None:
         if (source := loop.source) is None:
             return
+        if await self._is_up_to_date(loop):
+            self._pipeline.paused_tenants = self._intents.tenants()
+            for held in loop.holdings.all():
+                self.obey(held, source)
+        await self._tell(self._what_is_true(loop, source), self._clock.monotonic())
+
+    async def _is_up_to_date(self, loop: Watched) -> bool:
+        """Whether what is known may be obeyed. Positions are looked at after the intents: who moves one by hand does so
+        under a pause, so whatever is resumed stands where it should, and nothing is read from where it stood before."""
         try:
             async with asyncio.timeout(_PATIENCE_SECONDS):
                 await self._intents.read()
         except (Transient, TimeoutError):
-            pass  # what is known stays in force, each intent until its own end
-        self._pipeline.paused_tenants = self._intents.tenants()
-        for held in loop.holdings.all():
-            self.obey(held, source)
-        await self._tell(self._what_is_true(loop, source), self._clock.monotonic())
+            return True  # what is known stays in force, each intent until its own end
+        try:
+            async with asyncio.timeout(_PATIENCE_SECONDS):
+                moved = await loop.moved()
+        except (Transient, TimeoutError):
+            return False
+        for held in moved:
+            await loop.give_up(held)
+        return True
 
     def _what_is_true(self, loop: Watched, source: RecordSource) -> dict[TopicPartition, Told]:
         now = self._clock.monotonic()
