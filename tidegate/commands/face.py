@@ -17,6 +17,7 @@ from tidegate.commands import (
     find,
     flood,
     migrate,
+    offsets,
     pause,
     run,
     send,
@@ -54,6 +55,7 @@ command_line.command("pause", epilog=pause.PAUSE_EXAMPLES)(pause.pause_jobs_comm
 command_line.command("resume", epilog=pause.RESUME_EXAMPLES)(pause.resume_jobs_command)
 command_line.command("find", epilog=find.EXAMPLES)(find.find_command)
 command_line.add_typer(checkpoint.checkpoint_commands)
+command_line.add_typer(offsets.offset_commands)
 command_line.add_typer(flood.flood_commands)
 command_line.add_typer(tokens.token_commands)
 command_line.add_typer(audit.audit_commands)

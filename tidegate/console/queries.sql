@@ -93,3 +93,49 @@ WHERE p.job = (
     SELECT j.id FROM tidegate.job AS j WHERE j.service = $1 AND j.code = $2 ORDER BY j.generation DESC LIMIT 1
 )
 ORDER BY p.topic, p.partition
+
+-- name: lock_job
+-- The number of a job, locked: what is decided about it by hand is decided one after the other. $1 service, $2 code.
+SELECT j.id
+FROM tidegate.job AS j
+WHERE j.service = $1 AND j.code = $2
+ORDER BY j.generation DESC
+LIMIT 1
+FOR NO KEY UPDATE
+
+-- name: lock_positions
+-- Live positions, locked: a settle under way ends first, and the next finds what was made of them.
+-- $1 job, $2 topics, $3 partitions.
+SELECT p.topic, p.partition, p.next_offset, p.topic_id
+FROM tidegate.position AS p
+JOIN unnest($2::text[], $3::int[]) AS w (topic, partition) ON w.topic = p.topic AND w.partition = p.partition
+WHERE p.job = $1 AND p.run = 0
+ORDER BY p.topic, p.partition
+FOR UPDATE OF p
+
+-- name: move_position
+-- A live position by hand. The epoch grows, so a live owner's settle fails its fence and it takes the position anew; who
+-- died where it stood before is forgotten. $1 job, $2 topic, $3 partition, $4 new offset, $5 new topic id.
+UPDATE tidegate.position
+SET
+    next_offset = $4, topic_id = $5, epoch = epoch + 1, owner = NULL, taken_offset = NULL, deaths = 0,
+    attempt_offset = NULL, attempts = 0, moved_at = now()
+WHERE job = $1 AND run = 0 AND topic = $2 AND partition = $3
+
+-- name: keep_skipped_range
+-- Offsets that are passed unread by somebody's decision. $1 job, $2 topic, $3 topic id, $4 partition, $5 first offset,
+-- $6 last offset, $7 cause, $8 actor, $9 reason.
+INSERT INTO tidegate.skipped_range (
+    job, topic, topic_id, partition, first_offset, last_offset, cause, actor, reason
+)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
+
+-- name: skipped_ranges
+-- What a job passed unread, newest first. $1 service, $2 code.
+SELECT
+    s.topic, s.partition, s.topic_id, s.first_offset, s.last_offset, s.cause, s.actor, s.reason, s.skipped_at
+FROM tidegate.skipped_range AS s
+JOIN tidegate.job AS j ON j.id = s.job
+WHERE j.service = $1 AND j.code = $2
+ORDER BY s.skipped_at DESC, s.id DESC
+LIMIT 1000
