@@ -12,7 +12,7 @@ from uuid import UUID
 import structlog
 
 from consumers.backfill import Backfill, Progress
-from consumers.backfill_lease import BackfillLease, Unfinished
+from consumers.backfill_lease import BackfillLease, Unfinished, start_deed
 from consumers.meter import Tally
 from consumers.positions import Position, Positions
 from tidegate.app import App
@@ -21,10 +21,12 @@ from tidegate.jobs.checkpoints import read_checkpoint
 from tidegate.jobs.declaration import Job
 from tidegate.worker import is_set_within, open_resources, open_sink
 from tidegate_kernel import logs
+from tidegate_kernel.audit import refuse_early
 from tidegate_kernel.clock import SystemClock
 from tidegate_kernel.errors import AlreadyRunning, Misconfigured
 from tidegate_kernel.event import RunId, TopicPartition
 from tidegate_kernel.kafka import open_reader
+from tidegate_kernel.permissions import Actor
 from tidegate_kernel.settings import Settings
 from tidegate_kernel.source import RecordSource
 
@@ -76,20 +78,21 @@ class BackfillOptions:
 
 
 async def run_backfill(
-    app: App, settings: Settings, code: str, options: BackfillOptions, *, stop: asyncio.Event
+    app: App, settings: Settings, code: str, options: BackfillOptions, *, actor: Actor, stop: asyncio.Event
 ) -> BackfillReport:
     """Re-reads the job's topics from the start to the ends of now, or resumes the one that was interrupted.
 
-    Raises AlreadyRunning while another process works on one, Misconfigured for an unknown checkpoint, a gap that is not
-    accepted or a re-created topic.
+    Raises Denied, AlreadyRunning while another process works on one, Misconfigured for an unknown checkpoint, a gap
+    that is not accepted or a re-created topic.
     """
     job = app.job(code)
     async with AsyncExitStack() as opened:
         clock = SystemClock()
         resources = await opened.enter_async_context(open_resources(app, settings, jobs=1, clock=clock))
+        await refuse_early(resources.pool, actor, start_deed(code, options.start.spell()))
         sink = await opened.enter_async_context(open_sink(job, settings))
         live = await assemble(app, job, resources, sink=sink)
-        lease = BackfillLease(resources.pool, job=live.id, holder=resources.owner)
+        lease = BackfillLease(resources.pool, job=live.id, code=code, holder=resources.owner, actor=actor)
         planned = await _start_or_resume(job, resources, lease, options, stop)
         if planned is None:
             raise AlreadyRunning(f"backfill of {code!r}: stopped while waiting for another process")
@@ -111,7 +114,7 @@ async def run_backfill(
             is_done = await backfill.run(positions, lease, planned.run)
         tally = parts.meter.tally
         if is_done:
-            await lease.finish(planned.run, state="done", records=tally.records, dead_letters=tally.dead_letters)
+            await lease.finish(planned.run, records=tally.records, dead_letters=tally.dead_letters)
         else:
             await lease.release(planned.run)
         _log.info(logs.BACKFILL_FINISHED, job=code, run=planned.run, done=is_done, records=tally.records)
@@ -130,19 +133,20 @@ async def _start_or_resume(
 ) -> _Planned | None:
     while (unfinished := await lease.unfinished()) is not None:
         _refuse_other_start(job, unfinished, options)
-        if await lease.resume(unfinished.run):
-            if not options.abandon:
-                return _Planned(unfinished.run, was_resumed=True, gaps={})
-            await lease.finish(unfinished.run, state="abandoned", records=0, dead_letters=0)
-            break
-        options.on_wait(
-            f"backfill {unfinished.run} of {job.code!r} is held by {unfinished.holder}; "
-            f"its lease ends in {unfinished.lease_seconds:.0f} s unless it is renewed"
-        )
-        if await is_set_within(_WAIT_FOR_LEASE_SECONDS, stop):
-            return None
+        if unfinished.lease_seconds > 0:
+            options.on_wait(
+                f"backfill {unfinished.run} of {job.code!r} is held by {unfinished.holder}; "
+                f"its lease ends in {unfinished.lease_seconds:.0f} s unless it is renewed"
+            )
+            if await is_set_within(_WAIT_FOR_LEASE_SECONDS, stop):
+                return None
+        elif options.abandon:
+            await lease.abandon(unfinished)
+        elif await lease.resume(unfinished):
+            return _Planned(unfinished.run, was_resumed=True, gaps={})
     starts, gaps = await _plan(job, resources, options)
-    return _Planned(await lease.start(options.start.spell(), starts), was_resumed=False, gaps=gaps)
+    run = await lease.start(options.start.spell(), starts, gaps=gaps)
+    return _Planned(run, was_resumed=False, gaps=gaps)
 
 
 def _refuse_other_start(job: Job, unfinished: Unfinished, options: BackfillOptions) -> None:

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any
 
 import asyncpg
+from asyncpg.pool import PoolConnectionProxy
 
 from tidegate_kernel.errors import Denied, Misconfigured, Transient
 from tidegate_kernel.permissions import MOST_REASON_CHARACTERS, Actor, Deed, Receipt, check
@@ -109,7 +110,7 @@ class _Attempt:
 
 @asynccontextmanager
 async def _connection(database: Connection | Pool) -> AsyncIterator[Connection]:
-    if isinstance(database, asyncpg.Pool):
+    if not isinstance(database, asyncpg.Connection | PoolConnectionProxy):
         async with database.acquire(timeout=10) as connection:
             yield connection
         return

@@ -21,9 +21,12 @@ from tidegate.stack.names import StackAddresses
 from tidegate_kernel.errors import AlreadyRunning, Misconfigured
 from tidegate_kernel.event import TopicPartition
 from tidegate_kernel.kafka import create_topics, join_group, open_reader, open_writer
+from tidegate_kernel.permissions import Actor, Role
 from tidegate_kernel.postgres import Pool
 from tidegate_kernel.settings import KafkaSettings, Settings
 from tidegate_kernel.source import Outgoing
+
+OPERATOR = Actor("tests", Role.OPERATOR)
 
 
 class Noted(msgspec.Struct):
@@ -85,7 +88,7 @@ class Service:
     ) -> BackfillReport:
         start = options.pop("start", BackfillStart(is_beginning=True))
         chosen = BackfillOptions(start, **options)
-        return await run_backfill(self.app(), self.settings, code, chosen, stop=stop or asyncio.Event())
+        return await run_backfill(self.app(), self.settings, code, chosen, actor=OPERATOR, stop=stop or asyncio.Event())
 
     async def ends(self) -> Mapping[TopicPartition, int]:
         async with open_reader(self.settings.kafka) as reader:
@@ -271,7 +274,7 @@ async def _create_checkpoint_at_zero(service: Service) -> None:
     async with open_reader(service.settings.kafka) as reader, service.pool.acquire() as connection:
         topic_id = await reader.topic_id(service.topic)
         partitions = await reader.partitions_of(service.topic)
-        await create_checkpoint(connection, "nightly", dict.fromkeys(partitions, (0, topic_id)))
+        await create_checkpoint(connection, OPERATOR, "nightly", dict.fromkeys(partitions, (0, topic_id)))
 
 
 async def _delete_records(service: Service, before: Mapping[TopicPartition, int]) -> None:

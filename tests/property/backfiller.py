@@ -11,6 +11,7 @@ from consumers.positions import Position, Positions
 from tests.property.process import GatedSource, Process
 from tidegate.assembly import JobParts
 from tidegate_kernel.event import RunId, TopicPartition
+from tidegate_kernel.permissions import Actor, Role
 from tidegate_kernel.postgres import Pool
 
 
@@ -27,7 +28,8 @@ class Backfiller(Process):
         await self.gate()
         pool = cast(Pool, self.pool)
         live = await self._assemble()
-        lease = BackfillLease(pool, job=live.id, holder=self.name)
+        actor = Actor(self.name, Role.OPERATOR)
+        lease = BackfillLease(pool, job=live.id, code="backfill", holder=self.name, actor=actor)
         run = await self._start_or_resume(lease)
         if run is None:
             return
@@ -41,7 +43,7 @@ class Backfiller(Process):
             finally:
                 watcher.cancel()
         if is_done:
-            await lease.finish(run, state="done", records=0, dead_letters=0)
+            await lease.finish(run, records=0, dead_letters=0)
         else:
             await lease.release(run)
 
@@ -50,7 +52,7 @@ class Backfiller(Process):
         if unfinished is None:
             self.world.backfills += 1
             return await lease.start("beginning", self._starts())
-        return unfinished.run if await lease.resume(unfinished.run) else None
+        return unfinished.run if await lease.resume(unfinished) else None
 
     def _starts(self) -> dict[TopicPartition, Position]:
         broker = self.world.broker

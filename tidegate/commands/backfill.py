@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,9 +17,11 @@ from rich.progress import Progress as Bar
 from consumers.backfill import Progress
 from tidegate.app import App
 from tidegate.backfilling import BackfillOptions, BackfillReport, BackfillStart, run_backfill
-from tidegate.commands.options import print_json, say
+from tidegate.commands.options import actor_of, print_json, say
 from tidegate.commands.signals import run_until_signal
+from tidegate.migrations.revisions import require_schema
 from tidegate_kernel.errors import Misconfigured
+from tidegate_kernel.postgres import connect
 from tidegate_kernel.settings import Settings
 
 
@@ -54,7 +57,7 @@ def backfill(
     with _shown_progress() as show:
         options = BackfillOptions(start, accept_gap, abandon, on_progress=show, on_wait=say)
         report = run_until_signal(
-            lambda stop: run_backfill(app, settings, codes[0], options, stop=stop),
+            lambda stop: _run(app, settings, codes[0], options, stop),
             drain=settings.drain_timeout,
             late_code=1,
         )
@@ -64,6 +67,16 @@ def backfill(
         typer.echo(_told(report))
     if not report.is_done:
         raise typer.Exit(1)
+
+
+async def _run(
+    app: App, settings: Settings, code: str, options: BackfillOptions, stop: asyncio.Event
+) -> BackfillReport:
+    dsn = settings.postgres_dsn.get_secret_value()
+    await require_schema(dsn)
+    async with connect(dsn) as connection:
+        actor = await actor_of(settings, connection)
+    return await run_backfill(app, settings, code, options, actor=actor, stop=stop)
 
 
 def _told(report: BackfillReport) -> str:

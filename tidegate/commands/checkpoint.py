@@ -10,7 +10,16 @@ import typer
 from tidegate.app import App
 from tidegate.commands.backfill import instant
 from tidegate.commands.loading import load_app
-from tidegate.commands.options import AppOption, JsonOption, examples, print_json, print_table, settings_of, wait_for
+from tidegate.commands.options import (
+    AppOption,
+    JsonOption,
+    actor_of,
+    examples,
+    print_json,
+    print_table,
+    settings_of,
+    wait_for,
+)
 from tidegate.jobs.checkpoints import (
     CheckpointSummary,
     Offsets,
@@ -102,12 +111,13 @@ async def _create(app: App, settings: Settings, name: str, job: str | None, plac
     dsn = settings.postgres_dsn.get_secret_value()
     await require_schema(dsn)
     async with connect(dsn) as connection:
+        actor = await actor_of(settings, connection)
         if place is None:
             offsets = await offsets_of_job(connection, service=app.service, code=job or "")
         else:
             async with open_reader(settings.kafka) as reader:
                 offsets = await offsets_at(reader, topics, place)
-        await create_checkpoint(connection, name, offsets)
+        await create_checkpoint(connection, actor, name, offsets)
     return offsets
 
 
@@ -129,7 +139,7 @@ async def _delete(settings: Settings, name: str, *, is_sure: bool) -> Offsets:
     offsets = await _read(settings, name)
     if is_sure:
         async with connect(settings.postgres_dsn.get_secret_value()) as connection:
-            await delete_checkpoint(connection, name)
+            await delete_checkpoint(connection, await actor_of(settings, connection), name)
     return offsets
 
 

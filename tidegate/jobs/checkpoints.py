@@ -11,8 +11,10 @@ from uuid import UUID
 
 import asyncpg
 
+from tidegate_kernel.audit import permitted
 from tidegate_kernel.errors import Misconfigured
 from tidegate_kernel.event import TopicPartition
+from tidegate_kernel.permissions import Action, Actor, Deed
 from tidegate_kernel.postgres import Connection, Pool, translated_errors
 from tidegate_kernel.queries import load_queries
 from tidegate_kernel.source import RecordSource
@@ -40,12 +42,19 @@ class CheckpointSummary(NamedTuple):
     partitions: int
 
 
-async def create_checkpoint(connection: Connection, name: str, offsets: Offsets) -> None:
-    """The checkpoint is stored. Raises Misconfigured for a bad or taken name, Transient if Postgres is away."""
-    if not _NAME.fullmatch(name):
-        raise Misconfigured(f"checkpoint name {name!r} may hold letters, digits, '.', '_' and '-', at most 100")
-    if not offsets:
-        raise Misconfigured(f"checkpoint {name!r} would hold no partition")
+async def create_checkpoint(database: Connection | Pool, actor: Actor, name: str, offsets: Offsets) -> None:
+    """The checkpoint is stored. Raises Denied, Misconfigured for a bad or taken name, Transient if Postgres is away."""
+    places = {f"{p.topic}:{p.partition}": offset for p, (offset, _) in sorted(offsets.items())}
+    deed = Deed(Action.CHECKPOINT_CREATE, name, parameters={"offsets": places})
+    async with permitted(database, actor, deed) as connection:
+        if not _NAME.fullmatch(name):
+            raise Misconfigured(f"checkpoint name {name!r} may hold letters, digits, '.', '_' and '-', at most 100")
+        if not offsets:
+            raise Misconfigured(f"checkpoint {name!r} would hold no partition")
+        await _insert(connection, name, offsets)
+
+
+async def _insert(connection: Connection, name: str, offsets: Offsets) -> None:
     rows = sorted(offsets.items())
     columns = (
         [partition.topic for partition, _ in rows],
@@ -54,8 +63,7 @@ async def create_checkpoint(connection: Connection, name: str, offsets: Offsets)
         [offset for _, (offset, _) in rows],
     )
     try:
-        with translated_errors("create checkpoint"):
-            await connection.execute(_QUERIES["create_checkpoint"], name, *columns)
+        await connection.execute(_QUERIES["create_checkpoint"], name, *columns)
     except asyncpg.UniqueViolationError as error:
         raise Misconfigured(
             f"checkpoint {name!r} exists already; choose another name, or 'tidegate checkpoint delete {name} --yes'"
@@ -79,9 +87,9 @@ async def list_checkpoints(connection: Connection) -> Sequence[CheckpointSummary
     return [CheckpointSummary(*row.values()) for row in rows]
 
 
-async def delete_checkpoint(connection: Connection, name: str) -> None:
-    """The checkpoint is gone, whether it was there or not."""
-    with translated_errors("delete checkpoint"):
+async def delete_checkpoint(database: Connection | Pool, actor: Actor, name: str) -> None:
+    """The checkpoint is gone, whether it was there or not. Raises Denied, Transient."""
+    async with permitted(database, actor, Deed(Action.CHECKPOINT_DELETE, name)) as connection:
         await connection.execute(_QUERIES["delete_checkpoint"], name)
 
 
