@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 _CONNECT_TIMEOUT_SECONDS = 5
 _ANSWER_TIMEOUT_SECONDS = 60
+# The first questions are small ones: whoever waits longer for them is not talking to ClickHouse.
+_FIRST_ANSWERS_TIMEOUT_SECONDS = 15
 
 # Error codes: https://github.com/ClickHouse/ClickHouse/blob/master/src/Common/ErrorCodes.cpp
 _DENIED = frozenset({164, 192, 193, 194, 497, 516})  # read-only, unknown user, wrong or missing password, no grant
@@ -75,21 +77,25 @@ class Connection:
 
     async def _connect(self) -> AsyncClient:
         with _translated("ClickHouse"):
-            client = await get_async_client(
-                **self._options,
-                connect_timeout=_CONNECT_TIMEOUT_SECONDS,
-                send_receive_timeout=_ANSWER_TIMEOUT_SECONDS,
-                query_retries=0,
-                compress=False,
-                # A session allows one statement at a time: several lanes write at once.
-                autogenerate_session_id=False,
-                # An asynchronous insert is acknowledged before it is stored, and mixes our rows with those of others.
-                settings={"async_insert": 0},
-            )
-            async with AsyncExitStack() as unless_it_will_do:
-                unless_it_will_do.push_async_callback(client.close)
-                await require_synchronous_inserts(client)
-                unless_it_will_do.pop_all()
+            async with asyncio.timeout(_FIRST_ANSWERS_TIMEOUT_SECONDS):
+                return await self._let_in()
+
+    async def _let_in(self) -> AsyncClient:
+        client = await get_async_client(
+            **self._options,
+            connect_timeout=_CONNECT_TIMEOUT_SECONDS,
+            send_receive_timeout=_ANSWER_TIMEOUT_SECONDS,
+            query_retries=0,
+            compress=False,
+            # A session allows one statement at a time: several lanes write at once.
+            autogenerate_session_id=False,
+            # An asynchronous insert is acknowledged before it is stored, and mixes our rows with those of others.
+            settings={"async_insert": 0},
+        )
+        async with AsyncExitStack() as unless_it_will_do:
+            unless_it_will_do.push_async_callback(client.close)
+            await require_synchronous_inserts(client)
+            unless_it_will_do.pop_all()
         return client
 
 
@@ -115,12 +121,21 @@ def _translated(what: str) -> Iterator[None]:
         raise RowsRefused(f"{what}: the client cannot write a row ({type(error).__name__})") from error
     except ClickHouseError as error:
         raise _translation(what, error) from error
-    except (OSError, aiohttp.ClientError, TimeoutError) as error:
-        raise Transient(f"{what}: {type(error).__name__}") from error
+    except (OSError, aiohttp.ClientError) as error:
+        raise Transient(f"{what}: {_way(error)}") from error
+
+
+def _way(error: BaseException) -> str:
+    """What happened on the way, where no row is: an error of sockets or of HTTP."""
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
 def _translation(what: str, error: ClickHouseError) -> Exception:
     code, name = getattr(error, "code", None), getattr(error, "name", None)
+    if code is None and isinstance(error.__cause__, (OSError, aiohttp.ClientError)):
+        return Transient(f"{what}: {_way(error.__cause__)}")
     found = f"{what}: {name or type(error).__name__}" + (f" ({code})" if code else "")
     if code in _ABOUT_ROWS:
         return RowsRefused(found)
@@ -134,4 +149,4 @@ def _translation(what: str, error: ClickHouseError) -> Exception:
         return Transient(f"{found}; create the database, or check TIDEGATE_CLICKHOUSE_DATABASE")
     if code == _TOO_MANY_PARTS and "partitions for single INSERT block" in str(error):
         return TooManyPartitions(found)
-    return Transient(found)
+    return Transient(found if code else f"{found}, without a code: does another server answer there?")

@@ -18,6 +18,9 @@ from tidegate_kernel.errors import Misconfigured, Reason, Transient
 _PAUSES_SECONDS = (0.1, 0.4, 1.6)
 
 
+DENIED = "check TIDEGATE_ELASTICSEARCH_USER and its password, or the API key, and its role"
+
+
 class Answer(NamedTuple):
     """Elasticsearch's answer to one bulk request."""
 
@@ -137,7 +140,7 @@ def _remedy(status: int, error_type: str) -> str:
         case 404:
             return "it is not there; run 'tidegate migrate'"
         case 401 | 403 if error_type != "cluster_block_exception":
-            return "access denied; check TIDEGATE_ELASTICSEARCH_USER and its password, or the API key, and its role"
+            return f"access denied; {DENIED}"
         case _:
             return f"{status} {error_type}"
 

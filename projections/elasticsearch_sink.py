@@ -9,12 +9,12 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Protocol
 
 from elastic_transport import AiohttpHttpNode
-from elasticsearch import ApiError, AsyncElasticsearch, TransportError
+from elasticsearch import ApiError, AsyncElasticsearch, TransportError, UnsupportedProductError
 
 from projections.authority import authority_file
 from projections.documents import DELETED
 from projections.elasticsearch_answers import BulkSerializer
-from projections.elasticsearch_bulk import Answer, BulkWriter
+from projections.elasticsearch_bulk import DENIED, Answer, BulkWriter
 from projections.elasticsearch_lines import bulk_lines
 from projections.sink import Applied
 from projections.writes import Write
@@ -201,11 +201,23 @@ def _translated(index: str) -> Iterator[None]:
     except ApiError as error:
         if error.status_code == 429 or error.status_code >= 500:
             raise Transient(f"index {index!r}: {error.status_code} {error.message}") from error
-        raise Misconfigured(f"index {index!r}: {error.status_code} {error.message}: {_cause(error)}") from error
+        raise Misconfigured(
+            f"index {index!r}: {error.status_code} {error.message}{_cause(error)}{_remedy(error)}"
+        ) from error
 
 
 def _cause(error: ApiError) -> str:
     """What the server says about our declaration; no document is involved."""
     body = error.body if isinstance(error.body, dict) else {}
     details = body.get("error")
-    return str(details.get("reason", ""))[:300] if isinstance(details, dict) else ""
+    reason = str(details.get("reason", ""))[:300] if isinstance(details, dict) else ""
+    return f": {reason}" if reason else ""
+
+
+def _remedy(error: ApiError) -> str:
+    """What to look at, where it is not our declaration that the server refuses."""
+    if error.status_code in (401, 403):
+        return "; " + DENIED
+    if error.status_code == 405 or not isinstance(error.body, dict) or isinstance(error, UnsupportedProductError):
+        return "; is TIDEGATE_ELASTICSEARCH_URL the address of an Elasticsearch?"
+    return ""

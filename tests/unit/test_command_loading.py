@@ -100,6 +100,21 @@ def test_module_with_a_syntax_error_is_named_with_file_and_line(folder: Path) ->
     assert f"{folder / 'broken_shop.py'}:2: SyntaxError" in _refusal("broken_shop:app")
 
 
+def test_attribute_that_is_made_on_demand_and_fails_is_named_with_file_and_line(folder: Path) -> None:
+    """A module with a `__getattr__` runs the user's code after its import."""
+    (folder / "lazy_shop.py").write_text("def __getattr__(name):\n    raise RuntimeError('no database')\n")
+    assert f"{folder / 'lazy_shop.py'}:2: RuntimeError: no database" in _refusal("lazy_shop:app")
+
+
+def test_module_that_is_no_text_is_named(folder: Path) -> None:
+    """Python knows neither file nor line of what it cannot even read."""
+    (folder / "binary_shop.py").write_bytes(b"app = 1\0\n")
+    message = _refusal("binary_shop:app")
+    assert "'binary_shop:app'" in message
+    assert "null bytes" in message
+    assert "None" not in message
+
+
 def test_wrong_declaration_is_named_with_the_user_s_line(folder: Path) -> None:
     """The line is the user's, not one of ours, although ours raised."""
     (folder / "wrong_shop.py").write_text(

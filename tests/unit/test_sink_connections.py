@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 from base64 import b64decode
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from clickhouse_connect.driver.exceptions import DatabaseError
+from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
+from elastic_transport import ApiResponseMeta, HttpHeaders, NodeConfig
+from elasticsearch import ApiError
 from pydantic import SecretStr
 
 from projections import clickhouse_connection
 from projections.clickhouse_connection import Connection
+from projections.elasticsearch import Elasticsearch
 from projections.elasticsearch_sink import connect
 from tidegate_kernel.errors import Misconfigured, Transient
 from tidegate_kernel.settings import Settings
+
+NODE = NodeConfig("http", "127.0.0.1", 9200)
+
+
+def _caused(error: Exception, cause: Exception) -> Exception:
+    error.__cause__ = cause
+    return error
 
 
 async def open_elasticsearch(file: Path) -> None:
@@ -61,3 +72,62 @@ async def test_missing_clickhouse_database_is_not_taken_for_a_table(monkeypatch:
         await Connection(Settings()).client()
     assert "migrate" not in str(caught.value)
     assert "table" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "error, words",
+    [
+        (_caused(OperationalError("quotes a row"), OSError("Connect call failed")), "OSError: Connect call failed"),
+        (TimeoutError(), "no answer in time"),
+        (DatabaseError("<html>404</html>"), "does another server answer there?"),
+    ],
+)
+async def test_clickhouse_that_is_none_is_told_by_what_happened_on_the_way(
+    error: Exception, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The name of a class alone, which is all that may be told of a refused row, helps nobody to find an address."""
+
+    async def fails(**_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(clickhouse_connection, "get_async_client", fails)
+    with pytest.raises(Transient) as caught:
+        await Connection(Settings()).client()
+    assert words in str(caught.value)
+    assert "quotes" not in str(caught.value)
+
+
+async def test_clickhouse_that_is_silent_is_given_up_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time that an insert may take is too long for the first question."""
+
+    async def silent(**_: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(clickhouse_connection, "get_async_client", silent)
+    monkeypatch.setattr(clickhouse_connection, "_FIRST_ANSWERS_TIMEOUT_SECONDS", 0.01)
+    with pytest.raises(Transient, match="no answer in time"):
+        await Connection(Settings()).client()
+
+
+@pytest.mark.parametrize(
+    "status, body, words",
+    [
+        (401, {"error": {"reason": "unable to authenticate"}}, "TIDEGATE_ELASTICSEARCH_USER"),
+        (405, {"error": "no such method"}, "is TIDEGATE_ELASTICSEARCH_URL the address of an Elasticsearch?"),
+        (404, "Not Found", "is TIDEGATE_ELASTICSEARCH_URL the address of an Elasticsearch?"),
+    ],
+)
+async def test_elasticsearch_that_refuses_the_first_question_is_told_with_the_setting(
+    status: int, body: object, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wrong credentials and a wrong address are mistakes of whoever set them; an outage they are not."""
+    declared = Elasticsearch(index="orders", mappings={"properties": {"id": {"type": "keyword"}}})
+    async with declared.open(Settings()) as sink:
+
+        async def refused(*_: object, **__: object) -> None:
+            raise ApiError("refused", ApiResponseMeta(status, "1.1", HttpHeaders(), 0.0, NODE), body)
+
+        monkeypatch.setattr(sink._client.indices, "get", refused)
+        with pytest.raises(Misconfigured) as caught:
+            await sink.check()
+    assert words in str(caught.value)

@@ -30,7 +30,9 @@ def load_app(reference: str | None) -> App:
     if not module_name or not attribute.isidentifier():
         raise Misconfigured(f"application {reference!r} is not of the form module:attribute, as in 'shop.app:app'")
     refuse_shadows()
-    found = getattr(_import(module_name, reference), attribute, None)
+    module = _import(module_name, reference)
+    with _explained(reference):  # a module may have a __getattr__ of its own
+        found = getattr(module, attribute, None)
     if found is None:
         raise Misconfigured(f"application {reference!r}: module {module_name!r} has no attribute {attribute!r}")
     if not isinstance(found, App):
@@ -92,7 +94,7 @@ def _where(error: BaseException) -> str:
     """`file:line` of the user's code that raised, and what."""
     text = str(error).splitlines()
     what = text[0] if isinstance(error, Misconfigured) else f"{type(error).__name__}: {text[0] if text else ''}"
-    if isinstance(error, SyntaxError):
+    if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}:{error.lineno}: {type(error).__name__}: {error.msg}"
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_theirs(frame.filename)]
     return f"{frames[-1].filename}:{frames[-1].lineno}: {what}" if frames else what
