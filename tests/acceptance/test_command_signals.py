@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C: the first ends in order, the second at once."""
+"""SIGTERM and Ctrl-C: the first ends in order; only a second Ctrl-C ends at once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import pytest
 
-# Says when it can be signalled, then when it was; `linger` stands for a handler that does not come to its end.
+# Says when it can be signalled, then when it was; the lingering stands for a handler.
 _SCRIPT = """
 import asyncio, sys
 from tidegate.commands.signals import run_until_signal
@@ -20,8 +20,7 @@ async def work(stop):
     print("ready", flush=True)
     await stop.wait()
     print("asked", flush=True)
-    if sys.argv[1] == "linger":
-        await asyncio.sleep(3600)
+    await asyncio.sleep({"finish": 0, "finish-later": 1, "linger": 3600}[sys.argv[1]])
 
 configure_logs(style="json", level="info")
 run_until_signal(work)
@@ -38,15 +37,26 @@ def test_first_signal_lets_work_in_hand_finish(number: signal.Signals) -> None:
         assert process.wait(timeout=30) == 0
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_second_signal_ends_at_once(number: signal.Signals) -> None:
+@pytest.mark.parametrize("first", [signal.SIGTERM, signal.SIGINT])
+def test_second_interrupt_ends_at_once(first: signal.Signals) -> None:
     """Whoever presses Ctrl-C twice does not want to wait for a drain time-out; nothing is lost, it is read again."""
     with _started("linger") as process:
         _expect(process, "ready")
-        process.send_signal(number)
+        process.send_signal(first)
         _expect(process, "asked")
-        process.send_signal(number)
-        assert process.wait(timeout=30) == 128 + number
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=30) == 128 + signal.SIGINT
+
+
+@pytest.mark.parametrize("first", [signal.SIGTERM, signal.SIGINT])
+def test_second_term_changes_nothing(first: signal.Signals) -> None:
+    """Case 122: a platform that repeats itself must not turn an orderly end into a kill."""
+    with _started("finish-later") as process:
+        _expect(process, "ready")
+        process.send_signal(first)
+        _expect(process, "asked")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=30) == 0
 
 
 @contextmanager

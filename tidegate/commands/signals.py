@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C: the first asks for an orderly end, the second ends at once, and neither waits for ever."""
+"""SIGTERM and Ctrl-C ask for an orderly end that waits for nobody for ever; a second Ctrl-C ends at once."""
 
 from __future__ import annotations
 
@@ -30,9 +30,10 @@ def run_until_signal(
 ) -> T:
     """Runs `work(stop)` to its end; a signal sets `stop`, after which work in hand is finished.
 
-    A second signal ends the process on the spot with 128 + its number. Nothing is lost by that either: what has not
-    been settled is read again. So it is when `work` has not ended some seconds after `drain`, because a server does not
-    answer or a handler blocks: the process ends with `late_code`.
+    A platform may send SIGTERM more than once; it means no more than the first. A second Ctrl-C is a person who does not
+    want to wait: the process ends on the spot with 130. Nothing is lost by that: what has not been settled is read
+    again. So it is when `work` has not ended some seconds after `drain`, because a server does not answer or a handler
+    blocks: the process ends with `late_code`.
     """
 
     async def main() -> T:
@@ -48,8 +49,10 @@ def run_until_signal(
 
 def _ask_to_stop(stop: asyncio.Event, number: signal.Signals, drain: timedelta | None, late_code: int) -> None:
     if stop.is_set():
-        os._exit(128 + number)
-    _log.info(logs.STOP_ASKED, signal=number.name, hint="work in hand is finished; once more ends at once")
+        if number is signal.SIGINT:
+            os._exit(128 + number)
+        return
+    _log.info(logs.STOP_ASKED, signal=number.name, hint="work in hand is finished; a second Ctrl-C ends at once")
     if drain is not None:
         # A thread: the event loop itself may be what hangs.
         late = threading.Timer((drain + _CLOSING).total_seconds(), _end_late, [late_code])

@@ -3,6 +3,7 @@
 All names begin with a prefix from the environment, so that runs side by side do not meet.
 """
 
+import asyncio
 import os
 import signal
 import time
@@ -32,6 +33,8 @@ from tidegate import (
 PREFIX = os.environ.get("SMALL_PREFIX", "small")
 # The id of a payment whose handling ends the process, as a crash in a C library does.
 KILLER = os.environ.get("SMALL_KILLER")
+# How long the handler takes with payments whose id begins so.
+WAITS_SECONDS = {"slow": 2.0, "hung": 3600.0}
 # Makes a batch of the index take long enough to be killed in the middle of the work.
 SLOWNESS_SECONDS = float(os.environ.get("SMALL_SLOWNESS_SECONDS", "0"))
 
@@ -54,6 +57,7 @@ def to_payment(event: Event[Paid]) -> KeepPayment:
 async def keep_payment(command: KeepPayment, ctx: Context[None]) -> None:
     if command.payment == KILLER:
         os.kill(os.getpid(), signal.SIGKILL)
+    await asyncio.sleep(WAITS_SECONDS.get(command.payment.partition("-")[0], 0))
     if command.cents < 0:
         raise Rejected("a payment is not negative")
     await ctx.db.execute("INSERT INTO payment (id, cents) VALUES ($1, $2)", command.payment, command.cents)
