@@ -112,12 +112,13 @@ def _told_resumed(answer: Resumed) -> list[str]:
     lines = [f"job {answer.job!r}, {part_of(each)}: resumed; it was {each.sentence()}" for each in answer.ended]
     if not answer.ended:
         lines = [f"job {answer.job!r}: nothing to resume"]
-    return [*lines, *(_told_remaining(answer.job, each) for each in answer.remaining)]
+    return [*lines, *(f"  {told_standing(answer.job, each)}" for each in answer.remaining)]
 
 
-def _told_remaining(job: str, intent: Intent) -> str:
+def told_standing(job: str, intent: Intent) -> str:
+    """What stands, and what ends it."""
     ending = f"; '{resume_command(job, intent)}' ends it" if intent.kind is IntentKind.PAUSE else ""
-    return f"  {part_of(intent)} is still {intent.sentence()}{ending}"
+    return f"{part_of(intent)} is {intent.sentence()}{ending}"
 
 
 def plain_intent(intent: Intent) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import typer
 from tidegate.app import App
 from tidegate.commands.loading import load_app
 from tidegate.commands.options import AppOption, JsonOption, examples, print_json, print_table, settings_of, wait_for
+from tidegate.commands.pause import plain_intent, told_standing
 from tidegate.console.lag import PartitionStatus
 from tidegate.console.status import JobStatus, ServiceStatus, Verdict, read_status
 from tidegate.migrations.revisions import require_schema
@@ -22,24 +23,24 @@ EXAMPLES = examples(
     "tidegate status --json --fail-if-late     [dim]# exit 1 if a job is late or blocked[/dim]",
 )
 
-_COLORS = {Verdict.OK: "green", Verdict.LATE: "yellow", Verdict.BLOCKED: "red"}
+_COLORS = {Verdict.OK: "green", Verdict.PAUSED: "cyan", Verdict.LATE: "yellow", Verdict.BLOCKED: "red"}
 _NUMBERS = ("behind", "seconds", "sla", "position", "end", "dead letters")
 
 
 def status_command(
     app: AppOption = None,
     partitions: Annotated[bool, typer.Option("--partitions", help="A line for each partition.")] = False,
-    fail_if_late: Annotated[bool, typer.Option("--fail-if-late", help="Exit 1 unless every job is OK.")] = False,
+    fail_if_late: Annotated[bool, typer.Option("--fail-if-late", help="Exit 1 if a job is late or blocked.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show every job's lag in records and seconds, its freshness, dead letters and the outbox. Needs no worker."""
+    """Show every job's lag in records and seconds, pauses, freshness, dead letters and the outbox. Needs no worker."""
     loaded = load_app(app)
     found = wait_for(_read(loaded, settings_of()))
     if as_json:
         print_json(_plain(found))
     else:
         _print(found, partitions=partitions)
-    if fail_if_late and any(job.verdict is not Verdict.OK for job in found.jobs):
+    if fail_if_late and any(job.verdict in (Verdict.LATE, Verdict.BLOCKED) for job in found.jobs):
         raise typer.Exit(1)
 
 
@@ -57,6 +58,8 @@ def _print(found: ServiceStatus, *, partitions: bool) -> None:
         rows = [_partition_row(job, each) for job in found.jobs for each in job.partitions]
         print_table(columns, rows, right=_NUMBERS)
     for job in found.jobs:
+        for intent in job.intents:
+            typer.echo(f"{job.code}: {told_standing(job.code, intent)}")
         for each in job.partitions:
             if each.obstacle is not None:
                 typer.echo(f"{job.code}: {each.topic}:{each.partition} is blocked: {each.obstacle}")
@@ -93,6 +96,7 @@ def _plain(found: ServiceStatus) -> dict[str, Any]:
         "jobs": [
             {
                 **asdict(job),
+                "intents": [plain_intent(intent) for intent in job.intents],
                 "records_behind": job.records_behind,
                 "seconds_behind": job.seconds_behind,
                 "verdict": job.verdict,

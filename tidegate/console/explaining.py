@@ -7,15 +7,12 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-import asyncpg
-
 from consumers.intents import Intent
-from consumers.presence import State
 from tidegate.app import App
 from tidegate.console.explanation import Cause, Explanation, explain
 from tidegate.console.facts import UNSEEN_SECONDS, Facts, Said
 from tidegate.console.lag import LivePosition, Log, read_logs
-from tidegate.console.status import live_positions
+from tidegate.console.status import live_positions, said_of_job
 from tidegate.jobs.declaration import Job
 from tidegate.jobs.intents import standing_intents
 from tidegate.migrations.revisions import require_schema
@@ -24,10 +21,7 @@ from tidegate_kernel.errors import Misconfigured, Transient
 from tidegate_kernel.event import TopicPartition
 from tidegate_kernel.kafka import open_reader
 from tidegate_kernel.postgres import Connection, connect, translated_errors
-from tidegate_kernel.queries import load_queries
 from tidegate_kernel.settings import KafkaSettings, Settings
-
-_QUERIES = load_queries("tidegate.console")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +75,9 @@ async def explain_job(
 async def _read(connection: Connection, service: str, job: Job) -> _Told:
     with translated_errors("explain"):
         positions = await live_positions(connection, service, job)
-        rows = await connection.fetch(_QUERIES["presence_of_job"], service, job.code)
+        said = await said_of_job(connection, service, job)
         intents = (await standing_intents(connection, service)).get(job.code, [])
-    return _Told(positions, {TopicPartition(row["topic"], row["partition"]): _said(row) for row in rows}, intents)
-
-
-def _said(row: asyncpg.Record) -> Said:
-    return Said(row["owner"], State(row["state"]), row["detail"], row["since_seconds"], row["seen_seconds"])
+    return _Told(positions, said, intents)
 
 
 async def _ask_kafka(settings: KafkaSettings, job: Job) -> tuple[dict[TopicPartition, Log], str | None]:

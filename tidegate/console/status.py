@@ -7,9 +7,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
+from consumers.intents import Intent, IntentKind
+from consumers.presence import State
 from tidegate.app import App
+from tidegate.console.facts import Said
 from tidegate.console.lag import LivePosition, Log, PartitionStatus, partition_statuses, read_logs
 from tidegate.jobs.declaration import Job, ProjectionJob
+from tidegate.jobs.intents import standing_intents
 from tidegate.jobs.relay import Backlog
 from tidegate_kernel.clock import Clock
 from tidegate_kernel.errors import Misconfigured, Transient
@@ -24,22 +28,28 @@ _JOB_QUERIES = load_queries("tidegate.jobs")
 
 
 class Verdict(StrEnum):
-    """What to make of a job's lag."""
+    """What to make of a job's lag. PAUSED: nothing is wrong but that somebody wants all or part of it to rest."""
 
     OK = "OK"
     LATE = "LATE"
+    PAUSED = "PAUSED"
     BLOCKED = "BLOCKED"
 
 
 @dataclass(frozen=True, slots=True)
 class JobStatus:
-    """One job. `sla_seconds` is None for jobs that declare no freshness: they are never late."""
+    """One job. `sla_seconds` is None for jobs that declare no freshness: they are never late.
+
+    `intents` is what stands for it; `resting` are the partitions (as topic:number) that an operator makes rest by it.
+    """
 
     code: str
     kind: str
     sla_seconds: float | None
     partitions: Sequence[PartitionStatus]
     dead_letters: Mapping[str, int]
+    intents: Sequence[Intent] = ()
+    resting: Sequence[str] = ()
 
     @property
     def records_behind(self) -> int:
@@ -48,18 +58,19 @@ class JobStatus:
     @property
     def seconds_behind(self) -> float | None:
         """Of the partition that is furthest behind; None if the age of one is unknown."""
-        ages = [partition.seconds_behind for partition in self.partitions]
-        known = [age for age in ages if age is not None]
-        return None if len(known) < len(ages) else max(known, default=0.0)
+        return _furthest(self.partitions)
 
     @property
     def verdict(self) -> Verdict:
-        """An unknown age counts as late: nobody could say that readers see fresh data."""
-        if any(partition.obstacle is not None for partition in self.partitions):
+        """An unknown age counts as late: nobody could say that readers see fresh data. What rests on purpose does not:
+        the alert for it would be the operator's own doing."""
+        flooded = any(intent.kind is IntentKind.FLOOD for intent in self.intents)
+        if flooded or any(partition.obstacle is not None for partition in self.partitions):
             return Verdict.BLOCKED
-        seconds = self.seconds_behind
-        is_late = self.sla_seconds is not None and (seconds is None or seconds > self.sla_seconds)
-        return Verdict.LATE if is_late else Verdict.OK
+        seconds = _furthest([p for p in self.partitions if f"{p.topic}:{p.partition}" not in self.resting])
+        if self.sla_seconds is not None and (seconds is None or seconds > self.sla_seconds):
+            return Verdict.LATE
+        return Verdict.PAUSED if self.intents else Verdict.OK
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,21 +91,48 @@ async def read_status(app: App, settings: Settings, clock: Clock) -> ServiceStat
                 # Positions first: an end read later can only be further on, so no lag is negative.
                 positions = {job.code: await live_positions(connection, app.service, job) for job in app.jobs}
                 letters = await _letters(connection, app.service)
+                wanted = await standing_intents(connection, app.service)
+                said = {job.code: await said_of_job(connection, app.service, job) for job in app.jobs}
                 outbox = await _outbox(connection)
         async with open_reader(settings.kafka) as reader:
             logs = await read_logs(reader, app.topics)
-        jobs = [
-            _job(job, await _partitions(settings, job, positions[job.code], logs, clock), letters.get(job.code, {}))
-            for job in app.jobs
-        ]
+        jobs = []
+        for job in app.jobs:
+            partitions = await _partitions(settings, job, positions[job.code], logs, clock)
+            intents = wanted.get(job.code, [])
+            resting = _resting(partitions, intents, said[job.code])
+            jobs.append(_job(job, partitions, letters.get(job.code, {}), intents=intents, resting=resting))
     except Transient as error:
         raise Misconfigured(f"the status cannot be read: {error}") from error
     return ServiceStatus(app.service, clock.now(), jobs, outbox)
 
 
-def _job(job: Job, partitions: Sequence[PartitionStatus], letters: Mapping[str, int]) -> JobStatus:
+def _job(
+    job: Job,
+    partitions: Sequence[PartitionStatus],
+    letters: Mapping[str, int],
+    *,
+    intents: Sequence[Intent],
+    resting: Sequence[str],
+) -> JobStatus:
     sla = job.freshness_sla.total_seconds() if isinstance(job, ProjectionJob) else None
-    return JobStatus(job.code, type(job).__name__, sla, partitions, letters)
+    return JobStatus(job.code, type(job).__name__, sla, partitions, letters, intents, resting)
+
+
+def _furthest(partitions: Sequence[PartitionStatus]) -> float | None:
+    ages = [partition.seconds_behind for partition in partitions]
+    known = [age for age in ages if age is not None]
+    return None if len(known) < len(ages) else max(known, default=0.0)
+
+
+def _resting(
+    partitions: Sequence[PartitionStatus], intents: Sequence[Intent], said: Mapping[TopicPartition, Said]
+) -> list[str]:
+    """Partitions that a pause covers; and, while a tenant is paused, those whose owners wait before its record."""
+    waiting = {p for p, each in said.items() if each.state is State.PAUSED} if any(i.tenant for i in intents) else set()
+    places = [TopicPartition(each.topic, each.partition) for each in partitions]
+    covered = {p for p in places if any(intent.covers(p) for intent in intents)}
+    return [f"{topic}:{number}" for topic, number in places if (topic, number) in covered | waiting]
 
 
 async def _partitions(
@@ -119,6 +157,17 @@ async def live_positions(connection: Connection, service: str, job: Job) -> dict
             r["next_offset"], r["topic_id"], r["owner"], r["moved_at"]
         )
         for r in rows
+    }
+
+
+async def said_of_job(connection: Connection, service: str, job: Job) -> dict[TopicPartition, Said]:
+    """What the owners of the job's partitions last said, however long ago."""
+    rows = await connection.fetch(_QUERIES["presence_of_job"], service, job.code)
+    return {
+        TopicPartition(row["topic"], row["partition"]): Said(
+            row["owner"], State(row["state"]), row["detail"], row["since_seconds"], row["seen_seconds"]
+        )
+        for row in rows
     }
 
 
