@@ -45,9 +45,10 @@ async def note(command: Note, ctx: Context[None]) -> None:
     await ctx.db.execute("INSERT INTO effect (id) VALUES ($1)", command.id)
 
 
-def noted(topic: str, n: int) -> Outgoing:
-    """An event of id `e<n>`, for partition 0."""
-    record = cloud_event(topic, {"n": n}, attributes={"id": f"e{n}", "source": "tests", "type": "noted"})
+def noted(topic: str, n: int, *, id: str | None = None) -> Outgoing:
+    """An event of id `e<n>` unless given, for partition 0."""
+    told = {"id": f"e{n}" if id is None else id, "source": "tests", "type": "noted"}
+    record = cloud_event(topic, {"n": n}, attributes=told)
     return Outgoing(topic, record.value, record.key, record.headers, partition=0)
 
 

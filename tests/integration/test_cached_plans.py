@@ -8,7 +8,7 @@ import asyncpg
 
 from consumers.failure import RetryPolicy
 from tests.integration.notes import Note, make_loop, noted, noted_ids, running, stands_at
-from tidegate import Context
+from tidegate import Context, Rejected
 from tidegate.testing.memory import MemoryBroker
 from tidegate_kernel.postgres import Pool
 
@@ -20,7 +20,8 @@ async def test_a_column_added_meanwhile_costs_no_record(
     pool: Pool, database: str, unique_name: Callable[[str], str]
 ) -> None:
     """A rolling release migrates first, under the old code. Its statements become invalid in an open transaction, where
-    the driver cannot prepare them anew: the batch is repeated, no attempt is counted, and the job does not end."""
+    the driver cannot prepare them anew: the batch is repeated, no attempt is counted, and the job does not end. A
+    rejected neighbour makes it happen while records are tried one by one, where a failure is a record's own."""
     broker, topic, rounds = MemoryBroker(), unique_name("migrated"), 6
     broker.create_topic(topic, 1)
     await pool.execute("CREATE TABLE account (id int PRIMARY KEY)")
@@ -29,6 +30,8 @@ async def test_a_column_added_meanwhile_costs_no_record(
 
     async def note_account(command: Note, ctx: Context[None]) -> None:
         nonlocal stale
+        if command.id.startswith("bad"):
+            raise Rejected("no")
         try:
             account = await ctx.db.fetchrow("SELECT * FROM account WHERE id = $1", 1)
         except asyncpg.InvalidCachedStatementError:
@@ -39,13 +42,15 @@ async def test_a_column_added_meanwhile_costs_no_record(
     loop = await make_loop(pool, database, broker, topic, handler=note_account, retry=_UNFORGIVING)
     async with running(loop):
         for round_ in range(rounds):
+            broker.append(noted(topic, round_, id=f"bad{round_}"))
             broker.append(noted(topic, round_))
-            await stands_at(pool, round_ + 1)
+            await stands_at(pool, (round_ + 1) * 2)
             await pool.execute(f"ALTER TABLE account ADD COLUMN extra_{round_} int")
 
     assert stale > 0, "the driver was never told, so nothing was tested"
     assert await noted_ids(pool) == [f"e{n}" for n in range(rounds)]
-    assert await pool.fetchval("SELECT count(*) FROM tidegate.dead_letter") == 0
+    letters = await pool.fetch("SELECT reason, event_id FROM tidegate.dead_letter ORDER BY event_id")
+    assert [tuple(letter) for letter in letters] == [("rejected", f"bad{n}") for n in range(rounds)]
     assert [row["n"] for row in await pool.fetch("SELECT n FROM effect ORDER BY id")] == list(range(1, rounds + 1))
 
 
