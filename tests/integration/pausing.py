@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import SecretStr
 
-from consumers.loop import ConsumerLoop
+from consumers.loop import ConsumerLoop, Join
 from projections.memory import MemorySink
 from tests.integration.notes import Note, Noted, to_note
 from tidegate import (
@@ -61,13 +61,23 @@ class Bench:
     sink: MemorySink = field(default_factory=MemorySink)
     handler: Callable[[Note, Context[None]], Awaitable[None]] | None = None
 
+    topic: str = "notes"
+    batch_size: int | None = None
+
     def __post_init__(self) -> None:
-        self.broker.create_topic("notes", 2)
+        self.broker.create_topic(self.topic, 2)
+
+    def join(self, app: App, job: Job) -> Join:
+        return partial(self.broker.join, app.group(job.job_code), [self.topic])
+
+    @property
+    def settings(self) -> Settings:
+        return Settings(postgres_dsn=SecretStr(self.dsn), drain_timeout=timedelta(seconds=5))
 
     @property
     def app(self) -> App:
-        topic = Topic("notes", format=Json(), envelope=CloudEvents(), scope=ScopeFields(tenant="tenantid"))
-        named: dict[str, Any] = {"topics": [topic], "unlisted": "skip", "runbook": "docs/notes.md"}
+        topic = Topic(self.topic, format=Json(), envelope=CloudEvents(), scope=ScopeFields(tenant="tenantid"))
+        named: dict[str, Any] = {"topics": [topic], "unlisted": "skip", "runbook": "-", "batch_size": self.batch_size}
         notes = ConsumerJob(code="notes", events=[on("noted", Noted, to_note)], **named)
         index = ProjectionJob(
             code="index",
@@ -76,23 +86,28 @@ class Bench:
             freshness_sla=timedelta(seconds=5),
             **named,
         )
-        return App(service="notes", owner="tests", jobs=[notes, index], handlers=[handle(Note, self.handler or keep)])
+        return App(
+            service=self.topic, owner="tests", jobs=[notes, index], handlers=[handle(Note, self.handler or keep)]
+        )
 
     async def loop(self, code: str = "notes", *, owner: str = "worker") -> ConsumerLoop:
         app = self.app
         job: Job = app.job(code)
-        settings = Settings(postgres_dsn=SecretStr(self.dsn), drain_timeout=timedelta(seconds=5))
-        resources = Resources(settings, self.pool, SystemClock(), Metrics(), ThreadPoolExecutor(1), owner)
+        resources = Resources(self.settings, self.pool, SystemClock(), Metrics(), ThreadPoolExecutor(1), owner)
         parts = await assemble(app, job, resources, sink=self.sink if isinstance(job, ProjectionJob) else None)
-        return live_loop(parts, partial(self.broker.join, app.group(job.job_code), ["notes"]), SystemClock())
+        return live_loop(parts, self.join(app, job), SystemClock())
 
     def send(self, *numbers: int, partition: int = 0, tenant: str = "calm") -> None:
         """Events `e<n>` of a tenant; a number below zero stands for a value that nobody can decode."""
         for n in numbers:
-            told = {"id": f"e{n}", "source": "tests", "type": "noted", "tenantid": tenant}
-            record = cloud_event("notes", {"n": n}, attributes=told)
-            value = b"no json" if n < 0 else record.value
-            self.broker.append(Outgoing("notes", value, record.key, record.headers, partition=partition))
+            self.broker.append(self.event(n, partition=partition, tenant=tenant))
+
+    def event(self, n: int, *, partition: int = 0, tenant: str = "calm") -> Outgoing:
+        told = {"id": f"e{n}", "source": "tests", "type": "noted", "tenantid": tenant}
+        record = cloud_event(self.topic, {"n": n}, attributes=told)
+        return Outgoing(
+            self.topic, b"no json" if n < 0 else record.value, record.key, record.headers, partition=partition
+        )
 
     async def noted(self) -> list[str]:
         return [row["id"] for row in await self.pool.fetch("SELECT id FROM effect ORDER BY id")]
