@@ -135,6 +135,9 @@ class _Taker:
         identity = envelope.id or ""
         if len(identity) > LONGEST_TEXT or "\0" in identity or "\0" in envelope.source:
             raise invalid(f"the event id is longer than {LONGEST_TEXT} characters, or it or the source holds a NUL")
+        if identity.isspace():
+            # Taken for an id, it would make one event of all that carry it.
+            raise invalid("the event id is blank")
         tenant, brand = envelope.tenant, envelope.brand
         return Event(
             identity,
@@ -147,6 +150,7 @@ class _Taker:
             self._scopes[tenant, brand] if tenant or brand else NO_SCOPE,
             envelope.correlation_id,
             envelope.traceparent,
+            envelope.occurred_at is not None,
         )
 
     def _lift(self, envelope: Envelope) -> Any:

@@ -86,7 +86,7 @@ class Meter:
     def _observe_lag(self, batch: Batch) -> None:
         now = self._clock.now().timestamp() * 1000
         # An event dated in the future counts as fresh, and as skew: a histogram never receives a negative.
-        lags = sorted([(now - record.timestamp) / 1000 for record in batch.records if record.timestamp >= 0])
+        lags = sorted([(now - record.timestamp) / 1000 for record in batch.records if record.timestamp > 0])
         if lags and lags[0] < 0:
             ahead = sum(lag < 0 for lag in lags)
             self._clock_skew.inc(ahead)

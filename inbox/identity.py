@@ -53,7 +53,7 @@ class ClaimRule:
     """How a job turns event ids into claims.
 
     `global_ids`: ids that are no UUIDs are unique over all sources, tenants and brands. `bucket_by_event_time`: an id
-    without a day of its own is claimed under the day of its event's occurred-at.
+    without a day of its own is claimed under the day of its event's occurred-at, if the envelope tells one.
     """
 
     global_ids: bool = False
@@ -80,7 +80,10 @@ class ClaimRule:
         return ClaimKey(self._bucket(event) if day is None else day, identity)
 
     def _bucket(self, event: Event[Any]) -> date:
-        return event.occurred_at.date() if self.bucket_by_event_time else CONSTANT_BUCKET
+        if self.bucket_by_event_time and event.has_own_time:
+            return event.occurred_at.date()
+        # Also where the record's timestamp stands in for the event's time: the next delivery may have another.
+        return CONSTANT_BUCKET
 
     def _hash(self, event: Event[Any]) -> bytes:
         parts = (event.id,) if self.global_ids else (event.source, event.scope.tenant, event.scope.brand, event.id)

@@ -42,22 +42,23 @@ def lag(
     `oldest_in_hand` and `newest_settled` are record timestamps in milliseconds: of the first record being worked on,
     and of the last one settled. A record not fetched yet was written after `newest_settled`, and after the moment we
     were last caught up; the later of the two bounds its age. Without the second, one new record after an idle hour
-    would show as an hour of lag.
+    would show as an hour of lag. A timestamp of 0 says nothing, and one of the future nothing of what comes after it.
     """
     if end is None:
         return None
     now_ms = now.timestamp() * 1000
-    if oldest_in_hand is not None:
-        return Lag(max(1, end - next_offset), _seconds(now_ms, oldest_in_hand))
-    if next_offset >= end:
+    if oldest_in_hand is None and next_offset >= end:
         return Lag(0, 0.0)
-    known = [newest_settled or 0.0, caught_up_at.timestamp() * 1000 if caught_up_at is not None else 0.0]
-    return Lag(end - next_offset, _seconds(now_ms, max(known) or now_ms))
+    records = max(1, end - next_offset)
+    if oldest_in_hand:
+        return Lag(records, _seconds(now_ms, oldest_in_hand))
+    bounds = [newest_settled or 0.0, caught_up_at.timestamp() * 1000 if caught_up_at is not None else 0.0]
+    return Lag(records, _seconds(now_ms, max((bound for bound in bounds if 0 < bound <= now_ms), default=now_ms)))
 
 
 def age_seconds(newest_settled: int | None, now: datetime) -> float | None:
-    """Seconds since the newest settled record was written; None before the first."""
-    return None if newest_settled is None else _seconds(now.timestamp() * 1000, newest_settled)
+    """Seconds since the newest settled record was written; None before the first, and where it does not say."""
+    return _seconds(now.timestamp() * 1000, newest_settled) if newest_settled else None
 
 
 def _seconds(now_ms: float, since_ms: float) -> float:

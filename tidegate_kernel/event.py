@@ -67,7 +67,8 @@ class Event(msgspec.Struct, Generic[T], frozen=True):
     """What a record decodes to.
 
     `version` is the schema version of `data` after upcasting; `occurred_at` (aware, UTC) is the producer's time, or the
-    record's timestamp where the envelope has none. `data` is an instance of the route's model.
+    record's timestamp where the envelope has none; `has_own_time` is False then, and another delivery may carry another
+    time. `data` is an instance of the route's model.
     """
 
     id: str
@@ -80,6 +81,7 @@ class Event(msgspec.Struct, Generic[T], frozen=True):
     scope: Scope = NO_SCOPE
     correlation_id: str | None = None
     traceparent: str | None = None
+    has_own_time: bool = True
 
     @property
     def key(self) -> bytes | None:

@@ -166,6 +166,9 @@ class KafkaSource:
 
     async def offsets_at(self, partitions: Iterable[TopicPartition], timestamp_ms: int) -> Mapping[TopicPartition, int]:
         wanted = [client_partition(p) for p in partitions]
+        if timestamp_ms <= 0:
+            # The client refuses what is negative, and Kafka passes over records without a time (-1).
+            return {p: held.start for p, held in (await self.ranges(partitions)).items()}
         try:
             found = await self._consumer.offsets_for_times(dict.fromkeys(wanted, timestamp_ms))
             ends = await self._consumer.end_offsets(wanted)

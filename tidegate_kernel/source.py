@@ -117,7 +117,10 @@ class RecordSource(Protocol):
         """Returns what each partition holds now. Raises SourceFailure."""
 
     async def offsets_at(self, partitions: Iterable[TopicPartition], timestamp_ms: int) -> Mapping[TopicPartition, int]:
-        """Returns per partition the first offset whose timestamp is >= `timestamp_ms`, else its end."""
+        """Returns per partition the first offset whose timestamp is >= `timestamp_ms`, else its end.
+
+        0 and less mean the log's start: a record without a time has none that could be compared.
+        """
 
     async def topic_id(self, topic: str) -> UUID:
         """Kafka's id of the topic now; `UUID(int=0)` where the broker has none. Raises SourceFailure."""

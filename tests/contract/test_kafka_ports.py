@@ -616,6 +616,17 @@ async def test_offsets_at_a_time(cluster: Cluster, topic: str) -> None:
         assert await source.offsets_at([zero, one], 1_700_000_001_500) == {zero: 1, one: 0}
         assert await source.offsets_at([zero], 1_700_000_002_000) == {zero: 1}
         assert await source.offsets_at([zero], 1_700_000_009_000) == {zero: 3}
+        assert await source.offsets_at([zero], 2**63 - 1) == {zero: 3}
+
+
+@pytest.mark.parametrize("timestamp_ms", [0, -1, -2, -3, -(2**62)])
+async def test_offsets_at_a_time_before_all_times(cluster: Cluster, topic: str, timestamp_ms: int) -> None:
+    """To Kafka -1 means the end and -2 the start: a backfill from 1969 must not come to nothing."""
+    zero = TopicPartition(topic, 0)
+    await write(cluster, zero, b"a", b"b", b"c", timestamp=1_700_000_000_000)
+    await cluster.trim(zero, 1)
+    async with cluster.reader() as source:
+        assert await source.offsets_at([zero], timestamp_ms) == {zero: 1}
 
 
 async def test_a_recreated_topic_has_another_id(cluster: Cluster, topic: str) -> None:

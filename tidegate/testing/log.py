@@ -117,7 +117,9 @@ class Log:
         return found, max(offset, self.stable_end)
 
     def first_at(self, timestamp_ms: int) -> int:
-        """The first offset whose record is as late as `timestamp_ms`, else the end."""
+        """The first offset whose record is as late as `timestamp_ms`, else the end; the start for 1970 and before."""
+        if timestamp_ms <= 0:
+            return self.start
         return next((r.offset for r in self._readable(self.start) if r.timestamp >= timestamp_ms), self.stable_end)
 
     def _readable(self, offset: int) -> Iterator[StoredRecord]:
