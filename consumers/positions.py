@@ -85,19 +85,19 @@ class Positions:
 
         Raises StaleOwner, Transient.
         """
-        attempts: int | None = await self._attempt("note_attempt", partition, position)
+        attempts: int | None = await self._attempt(_QUERIES["note_attempt"], partition, position)
         if attempts is None:
             raise StaleOwner(f"{partition.topic}:{partition.partition} left epoch {position.epoch}")
         return attempts
 
     async def withdraw_attempt(self, partition: TopicPartition, position: Position) -> None:
         """The attempt noted last has ended and this process goes on: it does not count. Raises Transient."""
-        await self._attempt("withdraw_attempt", partition, position)
+        await self._attempt(_QUERIES["withdraw_attempt"], partition, position)
 
     async def _attempt(self, query: str, partition: TopicPartition, position: Position) -> int | None:
         with translated_errors(f"attempt at {partition.topic}:{partition.partition}"):
             async with self._pool.acquire(timeout=10) as connection:
-                attempts: int | None = await connection.fetchval(_QUERIES[query], *self.fence(partition, position))
+                attempts: int | None = await connection.fetchval(query, *self.fence(partition, position))
         return attempts
 
     async def _impatiently(self, update: asyncio.Future[asyncpg.Record | None], pid: int) -> asyncpg.Record | None:

@@ -90,7 +90,7 @@ async def verify_chain(connection: Connection) -> Chain:
     breaks = [_described(broken)] if broken is not None else _cut_off(end)
     notes = [
         f"before row {c['seq']} ({c['at']:%Y-%m-%d %H:%M:%SZ}) the database became another: {c['identity_before']} "
-        f"is now {c['identity']}; it was restored, failed over or moved"
+        f"is now {c['database_identity']}; it was restored, failed over or moved"
         for c in changes
     ]
     if end["last_identity"] not in (None, end["identity_now"]):

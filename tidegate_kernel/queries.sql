@@ -124,13 +124,13 @@ LEFT JOIN LATERAL (
 -- Rows before which the database became another: restored, failed over, moved.
 WITH neighbours AS (
     SELECT
-        a.seq, a.at, a.database_identity AS identity,
+        a.seq, a.at, a.database_identity,
         lag(a.database_identity) OVER (ORDER BY a.seq) AS identity_before
     FROM tidegate.audit AS a
 )
-SELECT n.seq, n.at, n.identity, n.identity_before
+SELECT n.seq, n.at, n.database_identity, n.identity_before
 FROM neighbours AS n
-WHERE n.identity_before <> n.identity
+WHERE n.identity_before <> n.database_identity
 ORDER BY n.seq
 
 -- name: audit_hashes

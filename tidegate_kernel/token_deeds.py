@@ -41,7 +41,7 @@ async def create_token(database: Connection | Pool, actor: Actor, grant: Grant) 
     text = _new_text()
     async with permitted(database, actor, _creation(grant)) as connection:
         _refuse_more(actor, grant)
-        await _insert(connection, "create_token", grant, text, actor.name)
+        await _insert(connection, _QUERIES["create_token"], grant, text, actor.name)
     return text
 
 
@@ -54,7 +54,7 @@ async def bootstrap_token(database: Connection | Pool, origin: Actor, name: str)
     actor = Actor("bootstrap", Role.ADMIN, origin=origin.origin, on_receipt=origin.on_receipt)
     async with permitted(database, actor, _creation(grant)) as connection:
         await connection.execute(_QUERIES["take_bootstrap_turn"], _BOOTSTRAP_LOCK)
-        if not await _insert(connection, "create_first_token", grant, text, actor.name):
+        if not await _insert(connection, _QUERIES["create_first_token"], grant, text, actor.name):
             raise Denied(
                 "this database has had tokens already, so --bootstrap is over: ask a bearer of an admin token to make "
                 "one. If every admin token is lost, see 'When the last admin token is lost' in docs/access.md"
@@ -108,7 +108,7 @@ async def _insert(connection: Connection, query: str, grant: Grant, text: str, c
     scope = (_sorted(grant.tenants), _sorted(grant.brands))
     try:
         made = await connection.fetchval(
-            _QUERIES[query], grant.name, grant.role, *scope, token_digest(text), creator, grant.lifetime
+            query, grant.name, grant.role, *scope, token_digest(text), creator, grant.lifetime
         )
     except asyncpg.UniqueViolationError as error:
         raise Misconfigured(

@@ -1,0 +1,64 @@
+"""What changes state by hand asks for permission; the rest is the road's own and is named here."""
+
+from __future__ import annotations
+
+from tests.architecture.changes import Function, changing_queries, guarded_changes, unguarded_changes, used_queries
+from tidegate_kernel.permissions import LEAST_ROLE, NEEDS_REASON, Action, Role
+
+# Statements that nobody decides: consumers, relay and upkeep run them by themselves, or whoever holds the credentials
+# of the database deploys with them.
+WORKERS_OWN = {
+    ("consumers/backfill_lease.py", "BackfillLease.finish"): "the work's own end",
+    ("consumers/backfill_lease.py", "BackfillLease.release"): "a stopped process lets others resume",
+    ("consumers/backfill_lease.py", "BackfillLease.renew"): "the lease of work that was permitted when it began",
+    ("consumers/flood.py", "Floods.note"): "a worker stops what floods it",
+    ("consumers/positions.py", "Positions.note_attempt"): "a suspect record is counted before it is begun",
+    ("consumers/positions.py", "Positions.release"): "an owner that leaves in order",
+    ("consumers/positions.py", "Positions.take_over"): "an owner takes what the group assigned",
+    ("consumers/positions.py", "Positions.withdraw_attempt"): "a suspect record was not begun after all",
+    ("consumers/positions.py", "advance"): "the settle",
+    ("consumers/positions.py", "write_positions"): "the first position of a partition",
+    ("consumers/presence.py", "Presence.tell"): "an owner says how it is",
+    ("dlq/letters.py", "record_dead_letters"): "the settle",
+    ("inbox/days.py", "attach_days"): "upkeep",
+    ("inbox/days.py", "drop_day"): "upkeep",
+    ("inbox/days.py", "empty_day"): "upkeep",
+    ("inbox/store.py", "claim"): "the settle",
+    ("inbox/store.py", "claim_and_settle"): "the settle",
+    ("inbox/store.py", "keep_horizon"): "a worker's start tells upkeep its job's horizon",
+    ("inbox/store.py", "register_job"): "a worker's start numbers its job",
+    ("inbox/sweep.py", "sweep"): "upkeep",
+    ("inbox/upkeep.py", "InboxUpkeep._end"): "upkeep",
+    ("inbox/upkeep.py", "InboxUpkeep._take"): "upkeep",
+    ("tidegate/jobs/relay.py", "OutboxRelay._relay"): "the relay",
+    ("tidegate/migrations/service.py", "ServiceMigrations._run"): "a deployment, by whoever holds the credentials",
+    ("tidegate/testing/driver.py", "Driver.redeliver_all"): "a service's own tests, on a database of theirs",
+    ("tidegate_kernel/audit.py", "_append"): "the audit itself",
+    ("tidegate_kernel/outbox.py", "enqueue"): "what handlers publish, and dead letters",
+}
+
+
+def test_whatever_changes_state_by_hand_asks_for_permission() -> None:
+    """A function that forgets it is a way round roles and audit, for every command that will ever call it."""
+    strangers = {each for each in unguarded_changes() if each not in WORKERS_OWN}
+
+    assert strangers == set(), "put the change into `async with permitted(...)`, or name it as the road's own"
+
+
+def test_no_exception_outlives_its_reason() -> None:
+    """A name that is listed and gone would let the next function of that name pass unseen."""
+    assert {Function(*place) for place in WORKERS_OWN} - unguarded_changes() == set()
+
+
+def test_every_changing_query_is_followed_to_a_function() -> None:
+    """A query that the search loses sight of is one that it cannot judge."""
+    assert changing_queries() - used_queries() == set()
+    assert len(changing_queries()) > 30, "the search finds what is there"
+    assert len(guarded_changes()) >= 8, "the search finds what is there"
+
+
+def test_every_action_has_a_role_and_the_ones_to_explain_are_actions() -> None:
+    """An action without a role would fail at the moment somebody needs it."""
+    assert set(LEAST_ROLE) == set(Action)
+    assert set(Action) >= NEEDS_REASON
+    assert Role.VIEWER not in LEAST_ROLE.values(), "who only looks changes nothing"
