@@ -145,7 +145,9 @@ class KafkaSource:
         except TimeoutError as error:
             raise Transient(f"commit of {_spell(offsets)}: no answer within {_COMMIT_SECONDS:g} s") from error
         except (CommitFailedError, IllegalStateError, IllegalGenerationError, UnknownMemberIdError) as error:
-            raise NotAssigned(f"commit of {_spell(offsets)}: {type(error).__name__}: {error}") from error
+            generation = self._consumer._coordinator.generation
+            told = f"{type(error).__name__} in generation {generation}: {error}"
+            raise NotAssigned(f"commit of {_spell(offsets)}: {told}") from error
         except IllegalOperation as error:
             raise NotAssigned(f"commit of {_spell(offsets)}: this reader is in no group") from error
         except KafkaError as error:

@@ -3,200 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import replace
-from datetime import timedelta
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from uuid import UUID
 
 import pytest
 
-from consumers.batch import Batch, Outcome
-from consumers.caution import Solitude
-from consumers.failure import RetryPolicy
-from consumers.flood import Floods
-from consumers.intents import Intent, Intents
-from consumers.lane import LaneSettings
-from consumers.loop import ConsumerLoop
-from consumers.meter import Meter
-from consumers.outages import Outages, Probe
-from consumers.pipeline import Pipeline
-from consumers.positions import Position, Positions
-from consumers.presence import Presence, State, Told
-from consumers.steward import Steward
-from consumers.watch import Watch
+from consumers.batch import Batch
+from tests.unit.loop_rig import DEADLINE_SECONDS, NEVER, P0, P1, Rig, no_trouble, running
 from tidegate.testing.memory import MemoryBroker
-from tidegate_kernel.clock import SystemClock
 from tidegate_kernel.errors import StaleOwner, Transient
-from tidegate_kernel.event import LIVE, Fence, JobCode, JobId, Record, TopicPartition
+from tidegate_kernel.event import Record, TopicPartition
 from tidegate_kernel.metrics import Metrics
-from tidegate_kernel.postgres import Connections
-from tidegate_kernel.source import RecordSource
-
-P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
-_DEADLINE_SECONDS = 10.0
-_SOON = RetryPolicy(first_delay=timedelta(milliseconds=1), longest_delay=timedelta(milliseconds=2))
-_NEVER = RetryPolicy(first_delay=timedelta(hours=1), longest_delay=timedelta(hours=1))
-
-
-class Rows(Positions):
-    """The rows of `tidegate.position`, without a database; shared by all loops of a test."""
-
-    def __init__(self) -> None:
-        self.rows: dict[TopicPartition, Position] = {}
-        self.released: set[TopicPartition] = set()
-
-    async def begin(self, starts: Mapping[TopicPartition, Position]) -> None:
-        for partition, start in starts.items():
-            self.rows.setdefault(partition, start)
-
-    async def take_over(self, partition: TopicPartition) -> Position | None:
-        row = self.rows.get(partition)
-        if row is not None:
-            self.rows[partition] = replace(row, epoch=row.epoch + 1)
-        return self.rows.get(partition)
-
-    async def read(self, partition: TopicPartition) -> Position | None:
-        return self.rows.get(partition)
-
-    async def all(self) -> dict[TopicPartition, Position]:
-        return dict(self.rows)
-
-    async def release(self, held: Mapping[TopicPartition, Position], attempting: Collection[TopicPartition]) -> None:
-        self.released |= held.keys()
-
-    def fence(self, partition: TopicPartition, position: Position) -> Fence:
-        return Fence(JobId(1), LIVE, *partition, position.epoch, position.next_offset)
-
-    def settle(self, batch: Batch) -> None:
-        """As the fenced UPDATE. Raises StaleOwner."""
-        partition = TopicPartition(batch.fence.topic, batch.fence.partition)
-        row = self.rows[partition]
-        if (row.epoch, row.next_offset) != (batch.fence.epoch, batch.fence.next_offset):
-            raise StaleOwner("another owner")
-        self.rows[partition] = replace(row, next_offset=batch.next_offset)
-
-
-class Work(Pipeline):
-    """Settles every batch unless `trouble` says otherwise; `calls` are the offsets of each batch, by partition."""
-
-    def __init__(self, rows: Rows) -> None:
-        self._rows = rows
-        self.calls: list[tuple[int, list[int]]] = []
-        self.trouble: Callable[[Batch], Awaitable[None]] = _no_trouble
-        self.news = asyncio.Event()
-
-    async def handle(self, batch: Batch) -> Outcome:
-        self.calls.append((batch.fence.partition, [record.offset for record in batch.records]))
-        self.news.set()
-        await self.trouble(batch)
-        self._rows.settle(batch)
-        self.news.set()
-        return Outcome(applied=len(batch.records))
-
-
-class Wishes(Intents):
-    """What a test wants of the job."""
-
-    def __init__(self) -> None:
-        super().__init__(None, SystemClock(), job=JobId(1))  # type: ignore[arg-type]  # no database is asked
-        self.stand: list[Intent] = []
-
-    async def read(self) -> None:
-        self._read = [(intent, None) for intent in self.stand]
-
-
-class Voice(Presence):
-    """What the job says of its partitions, newest last."""
-
-    def __init__(self) -> None:
-        self.said: list[tuple[TopicPartition, State]] = []
-
-    async def tell(self, told: Mapping[TopicPartition, Told], now: float) -> None:
-        self.said += [(partition, each.state) for partition, each in told.items()]
-
-
-class Quiet(Floods):
-    """Never too many dead letters."""
-
-    def __init__(self) -> None:
-        return None
-
-    async def note(self, batch: Batch, outcome: Outcome) -> bool:
-        return False
-
-
-async def _no_trouble(_: Batch) -> None:
-    return None
-
-
-class Rig:
-    """One job's rows and broker, and loops on them."""
-
-    def __init__(self) -> None:
-        self.broker, self.rows, self.metrics = MemoryBroker(), Rows(), Metrics()
-        self.broker.create_topic("t", 2)
-        self.work = Work(self.rows)
-        self.probes: dict[str, Probe] = {}
-        self.wishes, self.voice = Wishes(), Voice()
-        self.connections = Connections()
-
-    def loop(
-        self, *, lanes: int = 1, retry: RetryPolicy = _SOON, drain_seconds: float = 5, metrics: Metrics | None = None
-    ) -> ConsumerLoop:
-        settings = LaneSettings(lanes=lanes, batch_size=10, drain_timeout=timedelta(seconds=drain_seconds), retry=retry)
-        clock = SystemClock()
-        outages = Outages("job", self.probes, clock=clock, metrics=self.metrics, connections=self.connections)
-        return ConsumerLoop(
-            partial(self.broker.join, "g", ["t"]),
-            self.work,
-            Steward(self.rows),
-            settings=settings,
-            clock=clock,
-            meter=Meter(JobCode("job"), metrics or self.metrics, clock),
-            outages=outages,
-            solitude=Solitude(),
-            floods=Quiet(),
-            watch=Watch(self.wishes, self.voice, self.work, clock, at_work=lambda _: None),
-        )
-
-    def fill(self, partition: TopicPartition, count: int) -> None:
-        for _ in range(count):
-            self.broker.put(partition, b"x")
-
-    async def until(self, condition: Callable[[], object]) -> None:
-        async with asyncio.timeout(_DEADLINE_SECONDS):
-            while not condition():
-                self.work.news.clear()
-                try:
-                    async with asyncio.timeout(0.02):  # not everything a test waits for is the work's news
-                        await self.work.news.wait()
-                except TimeoutError:
-                    continue
-
-    async def stands_at(self, partition: TopicPartition, offset: int) -> None:
-        await self.until(lambda: partition in self.rows.rows and self.rows.rows[partition].next_offset == offset)
 
 
 @pytest.fixture
 def rig() -> Rig:
     return Rig()
-
-
-@asynccontextmanager
-async def running(loop: ConsumerLoop) -> AsyncIterator[RecordSource]:
-    """Yields the loop's source once it owns something; stops it gracefully afterwards."""
-    task = asyncio.create_task(loop.run())
-    async with asyncio.timeout(_DEADLINE_SECONDS):
-        while not loop.holdings.owned:
-            await asyncio.sleep(0)
-    assert loop.source is not None
-    try:
-        yield loop.source
-    finally:
-        loop.stop()
-        await task
 
 
 async def test_a_batch_held_back_does_not_stop_the_other_partitions_of_its_lane(rig: Rig) -> None:
@@ -209,7 +32,7 @@ async def test_a_batch_held_back_does_not_stop_the_other_partitions_of_its_lane(
     rig.work.trouble = p0_is_away
     rig.fill(P0, 1)
     rig.fill(P1, 1)
-    async with running(rig.loop(lanes=1, retry=_NEVER)):
+    async with running(rig.loop(lanes=1, retry=NEVER)):
         await rig.stands_at(P1, 1)
         rig.fill(P1, 2)
         await rig.stands_at(P1, 3)
@@ -294,7 +117,7 @@ async def test_a_hanging_batch_holds_a_revoke_no_longer_than_the_drain_timeout(r
     rig.fill(P0, 1)
     async with running(rig.loop(lanes=2, drain_seconds=0.05)):
         await started.wait()
-        async with asyncio.timeout(_DEADLINE_SECONDS):
+        async with asyncio.timeout(DEADLINE_SECONDS):
             await rig.broker.group("g").rebalance()
         await rig.until(lambda: rig.rows.rows[P0].epoch == 2)
         finish.set()
@@ -336,7 +159,7 @@ async def test_an_answer_that_was_lost_is_read_from_the_row(rig: Rig) -> None:
     """A commit that Postgres did but could not tell: handling the batch again would be a repeat for nothing."""
 
     async def settles_and_says_no(batch: Batch) -> None:
-        rig.work.trouble = _no_trouble
+        rig.work.trouble = no_trouble
         rig.rows.settle(batch)
 
     rig.work.trouble = settles_and_says_no
@@ -385,7 +208,7 @@ async def test_kafka_being_away_at_the_wrong_moment_does_not_orphan_a_partition(
         await rig.stands_at(P0, 1)
 
         async def away(batch: Batch) -> None:
-            rig.work.trouble = _no_trouble
+            rig.work.trouble = no_trouble
             await rig.rows.take_over(P0)
             rig.broker.is_down = True
             asyncio.get_running_loop().call_later(0.1, _come_back, rig.broker)

@@ -9,7 +9,7 @@ import pytest
 
 from consumers.intents import Intent, IntentKind
 from consumers.positions import Position
-from tests.unit.test_lanes import P0, Rig, running
+from tests.unit.loop_rig import P0, Rig, running
 from tidegate_kernel.errors import Transient
 from tidegate_kernel.event import TopicPartition
 
