@@ -139,8 +139,15 @@ SET holder = NULL,
 WHERE holder = $1;
 
 -- name: upkeep_state
--- When upkeep last came to its end, and what stands in its way since when.
-SELECT succeeded_at, failing_since, error FROM tidegate.inbox_upkeep;
+-- When upkeep last came to its end, and what has stood in its way since when. is_failing: for longer than locks that
+-- are in use now and then explain. is_stale: no worker has come to the end of a round for a day.
+SELECT
+    succeeded_at,
+    failing_since,
+    error,
+    coalesce(failing_since < now() - interval '15 minutes', false) AS is_failing,
+    coalesce(succeeded_at < now() - interval '1 day', false) AS is_stale
+FROM tidegate.inbox_upkeep;
 
 -- name: inbox_size
 -- What each part of the inbox holds: rows as the statistics know them, partitions, age of the oldest claim in days

@@ -34,6 +34,16 @@ _REST = 4.0
 _SWEEP_SECONDS = 2400.0
 
 
+async def upkeep_trouble(connection: Connection) -> str | None:
+    """Returns why the inbox is not kept as it should be, in words for an operator; None if it is, or never was yet."""
+    state = await connection.fetchrow(_QUERIES["upkeep_state"])
+    if state is not None and state["is_failing"]:
+        return f"has been failing since {state['failing_since']:%Y-%m-%d %H:%M} UTC: {state['error']}"
+    if state is not None and state["is_stale"]:
+        return f"no worker has come to the end of it since {state['succeeded_at']:%Y-%m-%d %H:%M} UTC"
+    return None
+
+
 class InboxUpkeep:
     """Rounds of upkeep of one worker, which is known as `holder`."""
 

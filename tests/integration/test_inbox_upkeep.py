@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import AsyncIterator
 from datetime import UTC, date, datetime, timedelta
@@ -15,7 +16,7 @@ from inbox.days import attach_days, days_past_horizon, drop_day, empty_day
 from inbox.identity import CONSTANT_BUCKET
 from inbox.store import claim, keep_horizon
 from inbox.sweep import Swept, sweep
-from inbox.upkeep import InboxUpkeep
+from inbox.upkeep import InboxUpkeep, upkeep_trouble
 from tests.integration.claims import SILENCE_LIMIT, days_of, key, owner, partitions_of, set_today, take
 from tidegate_kernel.clock import SystemClock
 from tidegate_kernel.event import Fence
@@ -320,6 +321,23 @@ async def test_what_stands_in_the_way_is_noted_until_a_round_ends_well(
     assert state is not None
     assert (state["failing_since"], state["error"]) == (None, None)
     assert state["succeeded_at"] is not None
+
+
+@pytest.mark.parametrize(
+    "state, told",
+    [
+        ("succeeded_at = NULL", None),
+        ("succeeded_at = now() - interval '2 hours'", None),
+        ("failing_since = now() - interval '1 minute', error = 'locks'", None),
+        ("failing_since = now() - interval '1 hour', error = 'grant it'", r"has been failing since .* UTC: grant it"),
+        ("succeeded_at = now() - interval '2 days'", r"no worker has come to the end of it since .* UTC"),
+    ],
+)
+async def test_status_tells_upkeep_that_fails_for_long(connection: Connection, state: str, told: str | None) -> None:
+    """A lock that is in use for a moment is nobody's business; a right that is missing is, and so is silence."""
+    await connection.execute(f"UPDATE tidegate.inbox_upkeep SET {state}")
+    trouble = await upkeep_trouble(connection)
+    assert trouble is None if told is None else re.fullmatch(told, trouble or "")
 
 
 async def test_numbers_of_the_inbox_are_told(pool: Pool, connection: Connection, weekly: Fence) -> None:

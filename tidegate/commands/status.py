@@ -66,6 +66,8 @@ def _print(found: ServiceStatus, *, partitions: bool) -> None:
     outbox = found.outbox
     aside = f", {outbox.set_aside} set aside: Kafka refused them for good" if outbox.set_aside else ""
     typer.echo(f"outbox: {outbox.records} waiting, the oldest for {outbox.oldest_age_seconds:.0f} s{aside}")
+    if found.upkeep_trouble is not None:
+        typer.echo(f"inbox upkeep: {found.upkeep_trouble}")
 
 
 def _job_row(job: JobStatus) -> list[object]:
@@ -104,4 +106,5 @@ def _plain(found: ServiceStatus) -> dict[str, Any]:
             for job in found.jobs
         ],
         "outbox": found.outbox._asdict(),
+        "upkeep_trouble": found.upkeep_trouble,
     }

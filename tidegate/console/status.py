@@ -9,6 +9,7 @@ from enum import StrEnum
 
 from consumers.intents import Intent, IntentKind
 from consumers.presence import State
+from inbox.upkeep import upkeep_trouble
 from tidegate.app import App
 from tidegate.console.facts import Said
 from tidegate.console.lag import LivePosition, Log, PartitionStatus, partition_statuses, read_logs
@@ -75,12 +76,13 @@ class JobStatus:
 
 @dataclass(frozen=True, slots=True)
 class ServiceStatus:
-    """All jobs of a service at one moment."""
+    """All jobs of a service at one moment. `upkeep_trouble`: why the inbox is not kept, if it is not."""
 
     service: str
     asked_at: datetime
     jobs: Sequence[JobStatus]
     outbox: Backlog
+    upkeep_trouble: str | None = None
 
 
 async def read_status(app: App, settings: Settings, clock: Clock) -> ServiceStatus:
@@ -94,6 +96,7 @@ async def read_status(app: App, settings: Settings, clock: Clock) -> ServiceStat
                 wanted = await standing_intents(connection, app.service)
                 said = {job.code: await said_of_job(connection, app.service, job) for job in app.jobs}
                 outbox = await _outbox(connection)
+                trouble = await upkeep_trouble(connection)
         async with open_reader(settings.kafka) as reader:
             logs = await read_logs(reader, app.topics)
         jobs = []
@@ -104,7 +107,7 @@ async def read_status(app: App, settings: Settings, clock: Clock) -> ServiceStat
             jobs.append(_job(job, partitions, letters.get(job.code, {}), intents=intents, resting=resting))
     except Transient as error:
         raise Misconfigured(f"the status cannot be read: {error}") from error
-    return ServiceStatus(app.service, clock.now(), jobs, outbox)
+    return ServiceStatus(app.service, clock.now(), jobs, outbox, trouble)
 
 
 def _job(
