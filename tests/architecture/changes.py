@@ -115,7 +115,9 @@ def _below(node: ast.AST, inside: Function, loaded: dict[str, str], *, is_permit
             case ast.AsyncWith() if any(_is_permission(item.context_expr) for item in child.items):
                 yield from _below(child, inside, loaded, is_permitted=True)
                 continue
-            case ast.Subscript(value=ast.Name(id=variable), slice=ast.Constant(value=name)) if variable in loaded:
+            case ast.Subscript(value=ast.Name(id=variable), slice=ast.Constant(value=str() as name)) if (
+                variable in loaded
+            ):
                 yield Use(f"{loaded[variable]}: {name}", inside, is_permitted)
             case ast.Name(id=name, ctx=ast.Load()) | ast.Attribute(attr=name, ctx=ast.Load()):
                 yield Use(name, inside, is_permitted)
@@ -129,13 +131,16 @@ def _is_permission(node: ast.expr) -> bool:
 
 
 def _loaded(tree: ast.Module, package: str) -> Iterator[tuple[str, str]]:
-    """Variables that hold queries, and of which package."""
+    """Variables that hold queries, and of which package: the one named, else the module's own."""
     for node in tree.body:
         match node:
             case ast.Assign(
-                targets=[ast.Name(id=variable)], value=ast.Call(func=ast.Name(id="load_queries"), args=[given])
+                targets=[ast.Name(id=variable)],
+                value=ast.Call(func=ast.Name(id="load_queries"), args=[ast.Constant(value=str() as named)]),
             ):
-                yield variable, str(given.value) if isinstance(given, ast.Constant) else package
+                yield variable, named
+            case ast.Assign(targets=[ast.Name(id=variable)], value=ast.Call(func=ast.Name(id="load_queries"))):
+                yield variable, package
             case _:
                 continue
 

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from projections.sink import SinkDeclaration
 from tidegate.app import App
 from tidegate.jobs.declaration import ProjectionJob
+from tidegate.migrations.grants import Duty, grant, lacking
 from tidegate.migrations.phases import Migrated, Phase
 from tidegate.migrations.revisions import pending_migrations
 from tidegate.migrations.schema import exclusively, upgrade
 from tidegate.migrations.service import ServiceMigrations
 from tidegate_kernel.errors import Misconfigured, Transient
+from tidegate_kernel.postgres import connect
 from tidegate_kernel.settings import Settings
 
 
-async def apply_all(settings: Settings, app: App | None, phase: Phase) -> Migrated:
+async def apply_all(
+    settings: Settings, app: App | None, phase: Phase, *, roles: Mapping[str, Duty] = MappingProxyType({})
+) -> Migrated:
     """Everything of `phase` is there; returns what was missing. Several at once wait for each other.
 
-    Raises Misconfigured, or Transient for a migration that could not get its lock.
+    `roles` are granted what their duty needs, each time. Raises Misconfigured, or Transient for a migration that could
+    not get its lock.
     """
     dsn = settings.postgres_dsn.get_secret_value()
     async with exclusively(dsn):
@@ -26,17 +32,23 @@ async def apply_all(settings: Settings, app: App | None, phase: Phase) -> Migrat
         folder = _folder(app)
         files = await folder.apply(dsn, phase) if folder is not None else ()
         sinks = await _prepare_sinks(settings, app) if phase is not Phase.POST else ()
-        return Migrated(own, files, sinks)
+        async with connect(dsn) as connection, connection.transaction():
+            return Migrated(own, files, sinks, await grant(connection, roles))
 
 
-async def pending_all(settings: Settings, app: App | None, phase: Phase) -> Migrated:
-    """Returns what `apply_all` would do. Raises Misconfigured."""
+async def pending_all(
+    settings: Settings, app: App | None, phase: Phase, *, roles: Mapping[str, Duty] = MappingProxyType({})
+) -> Migrated:
+    """Returns what `apply_all` would do; of `roles`, those that lack something. Raises Misconfigured."""
     dsn = settings.postgres_dsn.get_secret_value()
     folder = _folder(app)
+    async with connect(dsn) as connection:
+        granted = await lacking(connection, roles)
     return Migrated(
         await pending_migrations(dsn, phase),
         await folder.pending(dsn, phase) if folder is not None else (),
         await _unprepared_sinks(settings, app) if phase is not Phase.POST else (),
+        granted,
     )
 
 

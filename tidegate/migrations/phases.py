@@ -21,6 +21,7 @@ class Migrated(NamedTuple):
     migrations: Sequence[str]
     service_migrations: Sequence[str] = ()
     sinks: Sequence[str] = ()
+    grants: Sequence[str] = ()
 
     @property
     def is_anything(self) -> bool:
