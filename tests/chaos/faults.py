@@ -1,4 +1,4 @@
-"""What can go wrong, one function a kind. Each strikes while records are in flight, and has healed when it returns."""
+"""What can go wrong, one function a kind. Each strikes while records are in flight; some heal while others strike."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import asyncpg
 from tests.chaos.flight import Flight
 from tests.chaos.proxy import Proxy
 from tests.chaos.scene import Scene
+from tests.chaos.servers import OwnServer
 from tests.chaos.workers import Worker
 
 # A frozen worker has to outlive the session time-out that the scene sets (6 s), and then some.
@@ -61,8 +62,12 @@ async def _worker_frozen(scene: Scene, chance: Random) -> None:
     worker = await scene.fleet.pick(chance)
     flight = await _freeze_in_flight(scene, worker)
     scene.note(Fault.WORKER_FROZEN, worker.name, flight)
-    # Others strike meanwhile.
-    scene.later(_BEYOND_SESSION_SECONDS, lambda: worker.signal(signal.SIGCONT))
+    scene.meanwhile(_thaw(worker))
+
+
+async def _thaw(worker: Worker) -> None:
+    await asyncio.sleep(_BEYOND_SESSION_SECONDS)
+    worker.signal(signal.SIGCONT)
 
 
 async def _worker_restarted(scene: Scene, chance: Random) -> None:
@@ -84,67 +89,69 @@ async def _workers_scaled(scene: Scene, chance: Random) -> None:
     await scene.fleet.set_size(size)
 
 
+async def _stopped(scene: Scene, chance: Random, server: OwnServer, *, by: signal.Signals, kind: Fault) -> None:
+    """The server is gone for a while. It comes back while other things are struck."""
+    await server.healing.acquire()
+    flight = await scene.in_flight()
+    await server.stop(by)
+    scene.note(kind, server.name, flight)
+    away_seconds = chance.uniform(0, 2)
+
+    async def start_again() -> None:
+        try:
+            await asyncio.sleep(away_seconds)
+            await server.start()
+        finally:
+            server.healing.release()
+
+    scene.meanwhile(start_again())
+
+
+async def _frozen(scene: Scene, chance: Random, server: OwnServer, *, kind: Fault) -> None:
+    async with server.healing:
+        flight = await scene.in_flight()
+        async with server.frozen():
+            scene.note(kind, server.name, flight)
+            await asyncio.sleep(chance.uniform(2, 4))
+
+
 async def _kafka_killed(scene: Scene, chance: Random) -> None:
-    flight = await scene.in_flight()
-    await scene.kafka.stop(signal.SIGKILL)
-    scene.note(Fault.KAFKA_KILLED, "kafka", flight)
-    await asyncio.sleep(chance.uniform(0, 2))
-    await scene.kafka.start()
-
-
-async def _postgres_stopped(scene: Scene, chance: Random, *, kind: Fault, by: signal.Signals) -> None:
-    flight = await scene.in_flight()
-    await scene.postgres.stop(by)
-    scene.note(kind, "postgres", flight)
-    await asyncio.sleep(chance.uniform(0, 2))
-    await scene.postgres.start()
+    await _stopped(scene, chance, scene.kafka, by=signal.SIGKILL, kind=Fault.KAFKA_KILLED)
 
 
 async def _postgres_stopped_fast(scene: Scene, chance: Random) -> None:
-    await _postgres_stopped(scene, chance, kind=Fault.POSTGRES_STOPPED_FAST, by=signal.SIGINT)
+    await _stopped(scene, chance, scene.postgres, by=signal.SIGINT, kind=Fault.POSTGRES_STOPPED_FAST)
 
 
 async def _postgres_stopped_at_once(scene: Scene, chance: Random) -> None:
-    await _postgres_stopped(scene, chance, kind=Fault.POSTGRES_STOPPED_AT_ONCE, by=signal.SIGQUIT)
-
-
-async def _postgres_sessions_ended(scene: Scene, chance: Random) -> None:
-    flight = await scene.in_flight()
-    connection = await asyncpg.connect(scene.postgres.address, timeout=5)
-    try:
-        ended = await connection.fetchval(_END_SESSIONS)
-    finally:
-        connection.terminate()
-    scene.note(Fault.POSTGRES_SESSIONS_ENDED, f"{ended} sessions", flight)
-
-
-async def _elasticsearch_frozen(scene: Scene, chance: Random) -> None:
-    flight = await scene.in_flight()
-    async with scene.elasticsearch.frozen():
-        scene.note(Fault.ELASTICSEARCH_FROZEN, "elasticsearch", flight)
-        await asyncio.sleep(chance.uniform(2, 4))
+    await _stopped(scene, chance, scene.postgres, by=signal.SIGQUIT, kind=Fault.POSTGRES_STOPPED_AT_ONCE)
 
 
 async def _elasticsearch_restarted(scene: Scene, chance: Random) -> None:
-    flight = await scene.in_flight()
-    await scene.elasticsearch.stop()
-    scene.note(Fault.ELASTICSEARCH_RESTARTED, "elasticsearch", flight)
-    await scene.elasticsearch.start()
-
-
-async def _clickhouse_frozen(scene: Scene, chance: Random) -> None:
-    flight = await scene.in_flight()
-    async with scene.clickhouse.frozen():
-        scene.note(Fault.CLICKHOUSE_FROZEN, "clickhouse", flight)
-        await asyncio.sleep(chance.uniform(2, 4))
+    await _stopped(scene, chance, scene.elasticsearch, by=signal.SIGTERM, kind=Fault.ELASTICSEARCH_RESTARTED)
 
 
 async def _clickhouse_restarted(scene: Scene, chance: Random) -> None:
-    flight = await scene.in_flight()
-    await scene.clickhouse.stop()
-    scene.note(Fault.CLICKHOUSE_RESTARTED, "clickhouse", flight)
-    await asyncio.sleep(chance.uniform(0, 1))
-    await scene.clickhouse.start()
+    await _stopped(scene, chance, scene.clickhouse, by=signal.SIGTERM, kind=Fault.CLICKHOUSE_RESTARTED)
+
+
+async def _elasticsearch_frozen(scene: Scene, chance: Random) -> None:
+    await _frozen(scene, chance, scene.elasticsearch, kind=Fault.ELASTICSEARCH_FROZEN)
+
+
+async def _clickhouse_frozen(scene: Scene, chance: Random) -> None:
+    await _frozen(scene, chance, scene.clickhouse, kind=Fault.CLICKHOUSE_FROZEN)
+
+
+async def _postgres_sessions_ended(scene: Scene, chance: Random) -> None:
+    async with scene.postgres.healing:
+        flight = await scene.in_flight()
+        connection = await asyncpg.connect(scene.postgres.address, timeout=5)
+        try:
+            ended = await connection.fetchval(_END_SESSIONS)
+        finally:
+            connection.terminate()
+        scene.note(Fault.POSTGRES_SESSIONS_ENDED, f"{ended} sessions", flight)
 
 
 async def _connections_dropped(scene: Scene, chance: Random) -> None:

@@ -14,17 +14,23 @@ from tidegate.stack.jars import fetch
 from tidegate.stack.kafka import JARS, brokers_in_metadata
 from tidegate.stack.progress import Silence
 
-_JVM = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
+_JVM = [
+    *("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
+    *("-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-Dorg.slf4j.simpleLogger.showDateTime=true"),
+    "-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS",
+]
 _COMMON = {
     "auto.create.topics.enable": "false",
     "controller.listener.names": "CONTROLLER",
-    # Leadership and sessions must move within seconds for a run of a minute to see it.
-    "broker.heartbeat.interval.ms": "500",
-    "broker.session.timeout.ms": "3000",
+    # A killed broker may come back only when its old session is over.
+    "broker.heartbeat.interval.ms": "1000",
+    "broker.session.timeout.ms": "6000",
     "group.initial.rebalance.delay.ms": "0",
     "group.min.session.timeout.ms": "1000",
     "inter.broker.listener.name": "DIRECT",
     "listener.security.protocol.map": "DIRECT:PLAINTEXT,VIA:PLAINTEXT,CONTROLLER:PLAINTEXT",
+    # By default a quarter of the small heap would belong to the cleaner.
+    "log.cleaner.dedupe.buffer.size": "8388608",
     "log.retention.ms": "-1",
     "offsets.topic.num.partitions": "1",
     "process.roles": "broker,controller",
@@ -64,7 +70,7 @@ class Broker:
         }
 
     def command(self) -> Command:
-        java = ["java", "-Xmx320m", *_JVM, "-cp", f"{JARS.folder}/*", "kafka.Kafka", str(self._file)]
+        java = ["java", "-Xmx400m", *_JVM, "-cp", f"{JARS.folder}/*", "kafka.Kafka", str(self._file)]
         return Command(java, self.folder, self.folder / "server.log")
 
     def check(self) -> None:

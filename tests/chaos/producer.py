@@ -25,6 +25,7 @@ _ROUND_SECONDS = 0.1
 _LARGEST_ROUND = 1000
 _BATCH_BYTES = 512 * 1024
 _SEND_SECONDS = 8.0
+_AFTER_FAILURE_SECONDS = 0.5
 
 
 class Taken(NamedTuple):
@@ -89,7 +90,7 @@ class Producer:
         if len(taken) < len(batches):
             self.failures += 1
             await self._drop()
-            await asyncio.sleep(_ROUND_SECONDS)
+            await asyncio.sleep(_AFTER_FAILURE_SECONDS)
         return taken
 
     def _note(self, at: tuple[str, int], offset: int, batch: Sequence[Told]) -> Taken:

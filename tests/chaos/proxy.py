@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
+import struct
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 
@@ -20,10 +22,18 @@ class _Link:
     awaits_answer: bool = False
     cuts_next_answer: bool = False
 
-    def abort(self) -> None:
-        """Both ends see a connection that broke, not one that was closed."""
+    def close(self) -> None:
+        """Both ends see the other one leave, behind what was sent before."""
         for writer in (self.client, self.server):
             writer.transport.abort()
+
+    def reset(self) -> None:
+        """Both ends see a connection that broke (RST), with whatever was under way lost."""
+        for writer in (self.client, self.server):
+            raw: socket.socket | None = writer.get_extra_info("socket")
+            if raw is not None and not writer.transport.is_closing():
+                raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.close()
 
 
 @dataclass(eq=False)
@@ -59,7 +69,7 @@ class Proxy:
         """Every connection is broken; returns how many there were."""
         links = list(self._links)
         for link in links:
-            link.abort()
+            link.reset()
         return len(links)
 
     def truncate(self) -> int:
@@ -111,7 +121,7 @@ class Proxy:
             pass
         finally:
             self._links.discard(link)
-            link.abort()
+            link.close()
 
     async def _pump_requests(self, reader: asyncio.StreamReader, link: _Link) -> None:
         while data := await reader.read(_CHUNK):

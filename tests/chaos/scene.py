@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import asyncpg
@@ -70,7 +72,7 @@ class Scene:
     looks: int = 100
     between_looks_seconds: float = 0.02
     began: float = 0.0
-    _later: list[asyncio.Task[None]] = field(default_factory=list)
+    _healing: list[asyncio.Task[None]] = field(default_factory=list)
 
     def note(self, kind: str, target: str, flight: Flight) -> None:
         """The fault is kept, and told as it happens."""
@@ -82,18 +84,17 @@ class Scene:
             flush=True,
         )
 
-    def later(self, seconds: float, action: Callable[[], None]) -> None:
-        """Does something in a while, beside what happens then."""
+    def proven(self) -> Counter[str]:
+        """How often each kind of fault has struck records in flight."""
+        return Counter(strike.kind for strike in self.strikes if strike.flight.is_proven)
 
-        async def wait_and_act() -> None:
-            await asyncio.sleep(seconds)
-            action()
+    def meanwhile(self, healing: Coroutine[Any, Any, None]) -> None:
+        """Something heals while other things are struck."""
+        self._healing.append(asyncio.create_task(healing, name="healing"))
 
-        self._later.append(asyncio.create_task(wait_and_act(), name="later"))
-
-    async def calm(self) -> None:
-        """What was to happen later has happened."""
-        await asyncio.gather(*self._later)
+    async def healed(self) -> None:
+        """All is well again."""
+        await asyncio.gather(*self._healing)
 
     async def in_flight(self) -> Flight:
         """Waits until records are in flight; after a while it returns what there is instead."""

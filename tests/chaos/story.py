@@ -37,14 +37,14 @@ class Kind(StrEnum):
 
 
 _WEIGHTS = {
-    Kind.CHANGE: 78,
-    Kind.LATE: 5,
-    Kind.REPEAT: 6,
-    Kind.TWIN: 4,
-    Kind.REMOVAL: 3,
-    Kind.GARBAGE: 1,
-    Kind.REFUSED: 1,
-    Kind.UNLISTED: 2,
+    Kind.CHANGE: 800,
+    Kind.LATE: 50,
+    Kind.REPEAT: 60,
+    Kind.TWIN: 30,
+    Kind.REMOVAL: 30,
+    Kind.GARBAGE: 8,
+    Kind.REFUSED: 2,
+    Kind.UNLISTED: 20,
 }
 
 

@@ -1,5 +1,6 @@
 """The service that chaos strikes: a ledger that publishes, an index and a table, all of the same two topics."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -24,21 +25,32 @@ from tidegate import (
     Topic,
     Upsert,
     handle,
+    handle_batch,
     on,
 )
 
 # Minutes of waiting would hide everything else in a run of minutes.
 _IMPATIENT = RetryPolicy(name="impatient", longest_delay=timedelta(seconds=1))
 
-# One statement: the row of the effect, and a sum that would show a second application even if the row did not.
+# One statement for many: a row for each effect, in the order of the events, and sums that would show a second
+# application even if the rows did not.
 _RECORD = """
-WITH added AS (
+WITH change AS (
+    SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[])
+    WITH ORDINALITY AS c (event_id, key, version, cents, place)
+),
+added AS (
     INSERT INTO account AS a (key, events, cents)
-    VALUES ($2, 1, $4)
-    ON CONFLICT (key) DO UPDATE SET events = a.events + 1, cents = a.cents + excluded.cents
+    SELECT key, count(*), sum(cents)
+    FROM change
+    GROUP BY key
+    ORDER BY key
+    ON CONFLICT (key) DO UPDATE SET events = a.events + excluded.events, cents = a.cents + excluded.cents
 )
 INSERT INTO effect (event_id, key, version, cents)
-VALUES ($1, $2, $3, $4)
+SELECT event_id, key, version, cents
+FROM change
+ORDER BY place
 """
 
 
@@ -60,21 +72,37 @@ class Recorded(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class RecordChange:
-    key: str
-    version: int
-    cents: int
+    """Most of them, many in one call."""
+
+    event_id: str
+    change: Changed
 
 
-def to_change(event: Event[Changed]) -> RecordChange:
-    return RecordChange(event.data.key, event.data.version, event.data.cents)
+@dataclass(frozen=True, slots=True)
+class RecordTwin:
+    """Those that arrive in two topics, one in each call."""
+
+    event_id: str
+    change: Changed
 
 
-async def record_change(change: RecordChange, ctx: Context[None]) -> None:
-    if change.cents < 0:
+def to_command(event: Event[Changed]) -> RecordChange | RecordTwin:
+    is_twin = event.data.key.startswith("twin-")
+    return (RecordTwin if is_twin else RecordChange)(event.id, event.data)
+
+
+async def record_changes(commands: Sequence[RecordChange | RecordTwin], ctx: Context[None]) -> None:
+    if any(each.change.cents < 0 for each in commands):
         raise Rejected("a change has no negative value")
-    identity = ctx.event.id
-    await ctx.db.execute(_RECORD, identity, change.key, change.version, change.cents)
-    ctx.publish("chaos.recorded", Recorded(identity, change.key, change.version), key=change.key)
+    ids, changes = [each.event_id for each in commands], [each.change for each in commands]
+    keys, versions = [each.key for each in changes], [each.version for each in changes]
+    await ctx.db.execute(_RECORD, ids, keys, versions, [each.cents for each in changes])
+    for event_id, change in zip(ids, changes, strict=True):
+        ctx.publish("chaos.recorded", Recorded(event_id, change.key, change.version), key=change.key)
+
+
+async def record_twin(command: RecordTwin, ctx: Context[None]) -> None:
+    await record_changes([command], ctx)
 
 
 def document(event: Event[Changed]) -> Upsert:
@@ -110,7 +138,7 @@ app = App(
             topics=[changes, mirror],
             unlisted="skip",
             runbook="none",
-            events=[on("chaos.changed", Changed, to_change)],
+            events=[on("chaos.changed", Changed, to_command)],
             retry=_IMPATIENT,
         ),
         ProjectionJob(
@@ -148,6 +176,6 @@ app = App(
             retry=_IMPATIENT,
         ),
     ],
-    handlers=[handle(RecordChange, record_change)],
+    handlers=[handle_batch(RecordChange, record_changes), handle(RecordTwin, record_twin)],
     migrations=Path(__file__).with_name("migrations"),
 )
