@@ -1,21 +1,25 @@
 """Fixtures for tests that drive a job's road on real Postgres."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from pydantic import SecretStr
 
 from projections.sink import Sink
+from tests.integration.live import Service
 from tests.integration.road import MakeRoad, Road
 from tidegate import App, Handler
 from tidegate.assembly import Resources, assemble
 from tidegate.jobs.declaration import Job
+from tidegate.stack.names import StackAddresses
 from tidegate_kernel.clock import SystemClock
+from tidegate_kernel.kafka import create_topics
 from tidegate_kernel.metrics import Metrics
 from tidegate_kernel.postgres import Pool, open_pool
-from tidegate_kernel.settings import Settings
+from tidegate_kernel.settings import KafkaSettings, Settings
 
 
 @pytest.fixture
@@ -40,3 +44,13 @@ def make_road(database: str, pool: Pool) -> MakeRoad:
         return road
 
     return make
+
+
+@pytest.fixture
+async def service(pool: Pool, database: str, stack: StackAddresses, unique_name: Callable[[str], str]) -> Service:
+    kafka = KafkaSettings(
+        bootstrap=stack.kafka_bootstrap, session_timeout=timedelta(seconds=6), heartbeat_interval=timedelta(seconds=1)
+    )
+    topic = unique_name("notes")
+    await create_topics(kafka, {topic: 4}, replication=1)
+    return Service(pool, kafka, database, topic)

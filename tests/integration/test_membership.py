@@ -1,0 +1,106 @@
+"""Nothing that happens to a job's work makes its members rebalance. On real Kafka, with the shortest session."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from datetime import timedelta
+
+import pytest
+
+from consumers.failure import RetryPolicy
+from consumers.loop import ConsumerLoop
+from tests.integration.live import Note, Service, has_settled, running, until
+from tidegate import Context
+from tidegate_kernel.errors import RetryLater
+
+pytestmark = pytest.mark.timeout(120)
+
+# The fixture's session lasts 6 s, the shortest that a broker takes by default.
+_BEYOND_THE_SESSION = 8.0
+
+
+async def _owned_by_two(service: Service, entered: AsyncExitStack) -> list[ConsumerLoop]:
+    loops = [await service.loop(name) for name in ("first", "second")]
+    for loop in loops:
+        await entered.enter_async_context(running(loop))
+    await until(lambda: [len(loop.holdings.owned) for loop in loops] == [2, 2])
+    return loops
+
+
+async def _epochs(service: Service) -> list[int]:
+    """Each takeover raises one: unchanged, nobody has rebalanced."""
+    return [row["epoch"] for row in await service.pool.fetch("SELECT epoch FROM tidegate.position ORDER BY partition")]
+
+
+async def test_a_handler_slower_than_the_session_keeps_its_partition(service: Service) -> None:
+    """Case 15: handed from member to member, its message would be begun for ever and never end."""
+
+    async def slow(command: Note, ctx: Context[None]) -> None:
+        if command.n == 0:
+            await asyncio.sleep(_BEYOND_THE_SESSION)
+        await ctx.db.execute("INSERT INTO effect (id, n) VALUES ($1, $2)", command.id, command.n)
+
+    service.handler = slow
+    async with AsyncExitStack() as entered:
+        await _owned_by_two(service, entered)
+        before = await _epochs(service)
+        await service.produce(range(20))
+        await until(lambda: has_settled(service, 20), seconds=60)
+        assert await _epochs(service) == before
+    assert await service.effects() == list(range(20))
+
+
+async def test_an_event_that_fails_for_long_causes_no_rebalance(service: Service) -> None:
+    """G5, cases 13 and 85: its partition is paused, its transaction is closed, its member goes on beating."""
+    is_away = True
+
+    async def needs_something(command: Note, ctx: Context[None]) -> None:
+        if is_away and command.n == 0:
+            raise RetryLater("away", after=0.5)
+        await ctx.db.execute("INSERT INTO effect (id, n) VALUES ($1, $2)", command.id, command.n)
+
+    service.handler = needs_something
+    patient = RetryPolicy(attempts=1000, longest_delay=timedelta(seconds=1))
+    async with AsyncExitStack() as entered:
+        loops = [await service.loop(name, retry=patient, batch_size=1) for name in ("first", "second")]
+        for loop in loops:
+            await entered.enter_async_context(running(loop))
+        await until(lambda: [len(loop.holdings.owned) for loop in loops] == [2, 2])
+        before = await _epochs(service)
+        await service.produce(range(20))
+        await asyncio.sleep(_BEYOND_THE_SESSION)  # nothing to wait for: what must not happen, does not
+        held = await service.pool.fetchval(
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() "
+            "AND state = 'idle in transaction' AND now() - state_change > interval '1 second'"
+        )
+        assert held == 0, "a transaction is open while its batch waits"
+        is_away = False
+        await until(lambda: has_settled(service, 20))
+        assert await _epochs(service) == before
+    assert await service.effects() == list(range(20))
+
+
+async def test_a_static_member_that_comes_back_causes_no_rebalance(service: Service) -> None:
+    """A pod that is restarted under its name gets its partitions back; the others do not even notice."""
+    stays, restarts = service.as_member("stays"), service.as_member("restarts")
+    first = await stays.loop("stays")
+    async with running(first):
+        await _run_beside(first, restarts, range(20))
+        before = _epochs_held(first)
+        for start in (20, 40):
+            await _run_beside(first, restarts, range(start, start + 20))
+            assert _epochs_held(first) == before
+    assert await service.effects() == list(range(60))
+
+
+async def _run_beside(first: ConsumerLoop, other: Service, numbers: range) -> None:
+    loop = await other.loop("restarts")
+    async with running(loop):
+        await until(lambda: [len(each.holdings.owned) for each in (first, loop)] == [2, 2])
+        await other.produce(numbers)
+        await until(lambda: has_settled(other, numbers.stop))
+
+
+def _epochs_held(loop: ConsumerLoop) -> dict[int, int]:
+    return {held.partition.partition: held.position.epoch for held in loop.holdings.all()}
