@@ -74,9 +74,9 @@ class Meter:
         """`lags` answers for the job's partitions whenever metrics are read."""
 
         def samples() -> Iterable[LagSample]:
-            for topic, partition, lag, age, is_blocked, is_stalled in lags():
+            for topic, partition, lag, age, *flags in lags():
                 records, seconds = lag if lag is not None else (None, None)
-                yield LagSample(self._job, topic, partition, records, seconds, age, is_blocked, is_stalled)
+                yield LagSample(self._job, topic, partition, records, seconds, age, *flags)
 
         self._metrics.lags.watch(self._job, samples)
 

@@ -36,9 +36,10 @@ class Holding:
     `trouble` made it wait, first at `waiting_since`. `holds` says why it must rest besides that; `stopped_tenant` is
     the paused tenant whose record comes next, if that is why. `in_hand_since`: since when a batch of it is being worked
     on; `idle` is set while none is. `stalled_since`: since when it is known to be behind and not fetched. `tail_seen`:
-    a hidden tail that the last fetch found, passed not before `tail_due`. `is_finished`: a backfill has reached the
-    partition's end. Before offset `suspect_until` may stand what ended the last owner; `is_attempting`: such a record
-    is being handled, alone. These times are monotonic seconds; timestamps of records are milliseconds.
+    a hidden tail that the last fetch found, passed not before `tail_due`. `end_seen`: the log's end, as asked of Kafka
+    while it rested. `is_finished`: a backfill has reached the partition's end. Before offset `suspect_until` may stand
+    what ended the last owner; `is_attempting`: such a record is being handled, alone. These times are monotonic
+    seconds; timestamps of records are milliseconds.
     """
 
     partition: TopicPartition
@@ -55,6 +56,7 @@ class Holding:
     oldest_in_hand: int | None = None
     newest_settled: int | None = None
     caught_up_at: datetime | None = None
+    end_seen: int | None = None
     holds: dict[Hold, str] = field(default_factory=dict)
     stopped_tenant: str | None = None
     is_finished: bool = False
@@ -125,6 +127,12 @@ class Holding:
         end = self.position.end_offset
         if end is not None and self.waiting is None:
             self.is_finished = max(self.position.next_offset, source.drained_to(self.partition) or 0) >= end
+
+    def note_log_end(self, end: int, now: datetime) -> None:
+        """Kafka was asked for the log's end, because nothing of it is fetched."""
+        self.end_seen = end
+        if self.oldest_in_hand is None and self.position.next_offset >= end:
+            self.caught_up_at = now
 
     def begin(self, batch: Batch, now: float) -> None:
         """A batch of it is in hand from `now` (monotonic) on, until `end`."""
@@ -201,6 +209,7 @@ class Holdings:
                 last_event_age=age_seconds(held.newest_settled, now),
                 is_blocked=held.blocked is not None,
                 is_stalled=held.stalled_since is not None,
+                is_paused=Hold.PAUSED in held.holds,
             )
             for held in self._held.values()
         ]
@@ -208,9 +217,10 @@ class Holdings:
     def _lag(self, held: Holding, source: RecordSource, now: datetime) -> Lag | None:
         is_working = held.oldest_in_hand is not None
         drained = None if is_working else source.drained_to(held.partition)
+        ends = [end for end in (source.known_end(held.partition), held.end_seen) if end is not None]
         return lag(
             next_offset=max(held.position.next_offset, drained or 0),
-            end=source.known_end(held.partition),
+            end=max(ends, default=None),
             oldest_in_hand=held.oldest_in_hand,
             newest_settled=held.newest_settled,
             caught_up_at=held.caught_up_at,

@@ -17,6 +17,7 @@ from consumers.intents import OBEYED, Intents
 from consumers.ownership import Hold, Holding, Holdings
 from consumers.pipeline import Pipeline
 from consumers.presence import AtWork, Presence, State, Told, told_of
+from consumers.resting import watch_ends
 from tidegate_kernel import logs
 from tidegate_kernel.clock import Clock
 from tidegate_kernel.errors import Transient
@@ -82,9 +83,12 @@ class Watch:
 
     async def run(self, loop: Watched) -> None:
         """Until cancelled."""
-        while True:
-            await self._clock.sleep(_LOOK_EVERY_SECONDS)
-            await self._look(loop)
+        async with asyncio.TaskGroup() as tasks:
+            if loop.source is not None:
+                tasks.create_task(watch_ends(loop.source, loop.holdings, self._clock), name="ends")
+            while True:
+                await self._clock.sleep(_LOOK_EVERY_SECONDS)
+                await self._look(loop)
 
     async def leave(self) -> None:
         """The partitions that were told of are released, as far as Postgres takes it in time."""

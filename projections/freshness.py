@@ -17,7 +17,7 @@ class PartitionLag(NamedTuple):
     """The lag of one partition; None while the end of the log is not known yet.
 
     `last_event_age` (seconds) grows while nothing is produced; that alone is no lag. A blocked partition waits for a
-    person, a stalled one is behind and not fetched.
+    person, a stalled one is behind and not fetched, a paused one rests because an operator wants it so.
     """
 
     topic: str
@@ -26,6 +26,7 @@ class PartitionLag(NamedTuple):
     last_event_age: float | None = None
     is_blocked: bool = False
     is_stalled: bool = False
+    is_paused: bool = False
 
 
 def lag(

@@ -30,6 +30,7 @@ class LagSample(NamedTuple):
     last_event_age: float | None
     is_blocked: bool
     is_stalled: bool = False
+    is_paused: bool = False
 
 
 class Metrics:
@@ -146,6 +147,7 @@ class LagCollector(Collector):
         ages = self._family("last_event_age_seconds", "Age of the newest settled record; grows while idle.")
         blocked = self._family("partition_blocked", "1 while the partition waits for a person, else 0.")
         stalled = self._family("partition_stalled", "1 while the partition is behind and not fetched, else 0.")
+        paused = self._family("partition_paused", "1 while an operator makes the partition rest, else 0.")
         for samples in list(self._sources.values()):
             for sample in samples():
                 labels = [sample.job, sample.topic, str(sample.partition)]
@@ -155,10 +157,11 @@ class LagCollector(Collector):
                     (ages, sample.last_event_age),
                     (blocked, int(sample.is_blocked)),
                     (stalled, int(sample.is_stalled)),
+                    (paused, int(sample.is_paused)),
                 ):
                     if value is not None:
                         family.add_metric(labels, value)
-        yield from (records, seconds, ages, blocked, stalled)
+        yield from (records, seconds, ages, blocked, stalled, paused)
 
     def _family(self, name: str, meaning: str) -> GaugeMetricFamily:
         return GaugeMetricFamily(f"tidegate_{name}", meaning, labels=["job", "topic", "partition"])

@@ -12,6 +12,7 @@ from tests.integration.pausing import OPERATOR, P0, P1, Bench, keep, running, un
 from tidegate import Context, RetryLater
 from tidegate.jobs.intents import Paused, pause, resume
 from tidegate.jobs.selection import select
+from tidegate_kernel.clock import SystemClock
 from tidegate_kernel.postgres import Pool
 
 pytestmark = pytest.mark.timeout(120)
@@ -112,6 +113,32 @@ async def test_a_pause_ends_by_itself(bench: Bench) -> None:
     async with running(await bench.loop()):
         await bench.says("paused")
         await bench.stands_at(1)
+
+
+async def test_the_lag_of_a_paused_partition_grows(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """G11: nothing is fetched while it rests, and its readers are behind all the same: no alert may sleep over that."""
+    monkeypatch.setattr("consumers.resting.LOOK_EVERY_SECONDS", 0.2)
+    loop = await bench.loop()
+    bench.send(0)
+
+    async def lag_of_p0() -> tuple[int | None, bool]:
+        assert loop.source is not None
+        found = next(each for each in loop.holdings.lags(loop.source, SystemClock().now()) if each.partition == 0)
+        return None if found.lag is None else found.lag.records, found.is_paused
+
+    async def is_told() -> bool:
+        return await lag_of_p0() == (3, True)
+
+    async with running(loop):
+        await bench.stands_at(1)
+        await bench.says("caught_up")
+        assert await lag_of_p0() == (0, False)
+        await pause_it(bench)
+        await bench.says("paused")
+        bench.send(1, 2, 3)
+        await until(is_told)
+        await resume_it(bench)
+        await bench.stands_at(4)
 
 
 async def test_the_batch_in_hand_is_finished(bench: Bench) -> None:
