@@ -45,6 +45,22 @@ def ready_cli(cli: Cli) -> Cli:
     return cli
 
 
+@pytest.fixture(scope="module")
+def admin_token(ready_cli: Cli) -> str:
+    """The first token of the service's database."""
+    made = ready_cli.run("tokens", "create", "tests", "--bootstrap")
+    assert made.returncode == 0, made.stderr
+    return made.stdout.strip()
+
+
+@pytest.fixture(scope="module")
+def admin_cli(ready_cli: Cli, admin_token: str) -> Iterator[Cli]:
+    """The same service, typed by the bearer of an admin token."""
+    made = Cli({**ready_cli.environment, "TIDEGATE_TOKEN": admin_token})
+    yield made
+    made.close()
+
+
 @pytest.fixture
 def rows(cli: Cli) -> Callable[[str], list[asyncpg.Record]]:
     """Runs a query on the service's database."""

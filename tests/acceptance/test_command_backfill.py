@@ -18,25 +18,25 @@ PAYMENTS = 3000
 
 
 @pytest.mark.timeout(180)
-def test_backfill_resumes_after_kill(ready_cli: Cli, rows: Callable[[str], list[asyncpg.Record]]) -> None:
+def test_backfill_resumes_after_kill(admin_cli: Cli, rows: Callable[[str], list[asyncpg.Record]]) -> None:
     """Case 71: kill -9 in the middle; the same command waits for the dead one's lease, goes on where its last batch
     settled, and ends with every document there, while the job's live positions were never touched."""
-    asyncio.run(_produce(ready_cli))
+    asyncio.run(_produce(admin_cli))
     command = ("run", "search", "--backfill", "--from-beginning")
-    killed = Worker(ready_cli.start(*command, SMALL_SLOWNESS_SECONDS="0.002"))
+    killed = Worker(admin_cli.start(*command, SMALL_SLOWNESS_SECONDS="0.002"))
     killed.wait_for("batch.settled")
     killed.process.kill()
     killed.process.wait()
     settled = rows("SELECT sum(next_offset) FROM tidegate.position WHERE run > 0")[0][0]
     assert 0 < settled < PAYMENTS, "the kill has to hit unfinished work"
 
-    resumed = ready_cli.run(*command, "--json")
+    resumed = admin_cli.run(*command, "--json")
 
     assert resumed.returncode == 0, resumed.stderr
     report = json.loads(resumed.stdout)
     assert report["was_resumed"] is True
     assert report["tally"]["records"] == PAYMENTS - settled, "nothing that had settled is read again"
-    assert _documents(ready_cli) == PAYMENTS
+    assert _documents(admin_cli) == PAYMENTS
     assert rows("SELECT count(*) FROM tidegate.position WHERE run = 0")[0][0] == 0
 
 

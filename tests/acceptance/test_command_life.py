@@ -62,6 +62,7 @@ def test_topics_are_created_once_with_their_partitions(cli: Cli) -> None:
         (f"{prefix}.ledger.dlq", 3, True),
         (f"{prefix}.search.dlq", 3, True),
         (f"{prefix}.extra", 4, True),
+        ("tidegate.audit", 1, created[-1]["is_new"]),
     ]
     again = cli.run("topics", "create")
     assert again.returncode == 0
@@ -125,21 +126,21 @@ def test_event_that_a_job_would_refuse_is_not_sent(ready_cli: Cli) -> None:
     assert "secret-name" not in refused.stderr
 
 
-def test_checkpoint_is_made_listed_used_and_removed(ready_cli: Cli, rows: Rows) -> None:
+def test_checkpoint_is_made_listed_used_and_removed(admin_cli: Cli, rows: Rows) -> None:
     """A backfill from a checkpoint passes the live consumer by and repairs nothing that is whole."""
-    made = ready_cli.json("checkpoint", "create", "first", "--at", "beginning")
+    made = admin_cli.json("checkpoint", "create", "first", "--at", "beginning")
     assert {each["next_offset"] for each in made["offsets"]} == {0}
-    twice = ready_cli.run("checkpoint", "create", "first", "--at", "end")
+    twice = admin_cli.run("checkpoint", "create", "first", "--at", "end")
     assert (twice.returncode, "exists already" in twice.stderr) == (2, True)
-    assert [each["name"] for each in ready_cli.json("checkpoint", "list")] == ["first"]
+    assert [each["name"] for each in admin_cli.json("checkpoint", "list")] == ["first"]
     before = rows("SELECT count(*) FROM payment")
-    report = ready_cli.json("run", "ledger", "--backfill", "--from-checkpoint", "first")
+    report = admin_cli.json("run", "ledger", "--backfill", "--from-checkpoint", "first")
     assert report["is_done"]
     assert report["progress"]["done"] == report["progress"]["total"]
     assert len(rows("SELECT id FROM payment")) >= before[0][0]
-    assert ready_cli.run("checkpoint", "delete", "first").returncode == 2
-    assert ready_cli.run("checkpoint", "delete", "first", "--yes").returncode == 0
-    assert ready_cli.json("checkpoint", "list") == []
+    assert admin_cli.run("checkpoint", "delete", "first").returncode == 2
+    assert admin_cli.run("checkpoint", "delete", "first", "--yes").returncode == 0
+    assert admin_cli.json("checkpoint", "list") == []
 
 
 def test_check_finds_everything_and_reads_nothing(ready_cli: Cli, rows: Rows) -> None:

@@ -70,11 +70,13 @@ class Place:
         """Lines for a shell: whoever reads them talks to this trial's shop."""
         return self.folder / "env"
 
-    def write_env_file(self) -> None:
+    def write_env_file(self, *, token: str = "") -> None:
+        """With a token the shell may also change what it looks at."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self.env_file.touch(mode=0o600)  # it holds the database's password
-        names = [name for name in self.environment if name.startswith(("TIDEGATE_", "SHOP_"))]
-        self.env_file.write_text("".join(f"export {name}='{self.environment[name]}'\n" for name in sorted(names)))
+        told = {**self.environment, **({"TIDEGATE_TOKEN": token} if token else {})}
+        names = [name for name in told if name.startswith(("TIDEGATE_", "SHOP_"))]
+        self.env_file.write_text("".join(f"export {name}='{told[name]}'\n" for name in sorted(names)))
 
 
 @asynccontextmanager

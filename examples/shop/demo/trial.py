@@ -73,6 +73,7 @@ async def run_trial(options: Options) -> tuple[Report, Place]:
 
 async def _set_up(place: Place, shown: Screen) -> None:
     await asyncio.gather(tidegate(place, "migrate"), tidegate(place, "topics", "create"))
+    place.write_env_file(token=(await tidegate(place, "tokens", "create", "demo", "--bootstrap")).strip())
     shown.say(f"database, topics, index and table of trial {place.run} are there")
 
 
