@@ -26,7 +26,7 @@ from tidegate_kernel.clock import SystemClock
 from tidegate_kernel.errors import AlreadyRunning, Misconfigured
 from tidegate_kernel.event import RunId, TopicPartition
 from tidegate_kernel.kafka import open_reader
-from tidegate_kernel.permissions import Actor
+from tidegate_kernel.permissions import Action, Actor, Deed
 from tidegate_kernel.settings import Settings
 from tidegate_kernel.source import RecordSource
 
@@ -89,7 +89,7 @@ async def run_backfill(
     async with AsyncExitStack() as opened:
         clock = SystemClock()
         resources = await opened.enter_async_context(open_resources(app, settings, jobs=1, clock=clock))
-        await refuse_early(resources.pool, actor, start_deed(code, options.start.spell()))
+        await refuse_early(resources.pool, actor, _first_deed(code, options))
         sink = await opened.enter_async_context(open_sink(job, settings))
         live = await assemble(app, job, resources, sink=sink)
         lease = BackfillLease(resources.pool, job=live.id, code=code, holder=resources.owner, actor=actor)
@@ -119,6 +119,11 @@ async def run_backfill(
             await lease.release(planned.run)
         _log.info(logs.BACKFILL_FINISHED, job=code, run=planned.run, done=is_done, records=tally.records)
         return BackfillReport(code, planned.run, is_done, planned.was_resumed, backfill.progress(), tally, planned.gaps)
+
+
+def _first_deed(code: str, options: BackfillOptions) -> Deed:
+    """Whoever may not do it is told before anything is opened."""
+    return Deed(Action.BACKFILL_ABANDON, code) if options.abandon else start_deed(code, options.start.spell())
 
 
 @dataclass(frozen=True, slots=True)
