@@ -220,4 +220,6 @@ def _remedy(error: ApiError) -> str:
         return "; " + DENIED
     if error.status_code == 405 or not isinstance(error.body, dict) or isinstance(error, UnsupportedProductError):
         return "; is TIDEGATE_ELASTICSEARCH_URL the address of an Elasticsearch?"
+    if error.status_code == 400:
+        return "; compare the declaration with what is there, or declare another index"
     return ""

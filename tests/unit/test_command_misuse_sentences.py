@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import asyncpg
 import pytest
 import structlog
 
@@ -80,6 +81,20 @@ def test_wrong_variable_is_named_without_its_value(
     message = _refusal(["run", "--all"], monkeypatch, capsys)
     assert "TIDEGATE_KAFKA_SECURITY_PROTOCOL" in message
     assert "secret-word" not in message
+
+
+def test_schema_of_another_version_is_named_as_such(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An old worker after a later version's clean-up, or a table dropped by hand: not a riddle of the driver's."""
+
+    async def other_schema(_: str) -> None:
+        raise asyncpg.UndefinedColumnError('column "owner" does not exist\nHINT: none')
+
+    monkeypatch.setattr("tidegate.commands.run.require_schema", other_schema)
+    message = _refusal(["run", "--all"], monkeypatch, capsys)
+    assert 'column "owner" does not exist' in message
+    assert "tidegate migrate" in message
 
 
 def test_debug_shows_where_it_was_raised(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -113,6 +113,7 @@ async def test_clickhouse_that_is_silent_is_given_up_soon(monkeypatch: pytest.Mo
     "status, body, words",
     [
         (401, {"error": {"reason": "unable to authenticate"}}, "TIDEGATE_ELASTICSEARCH_USER"),
+        (400, {"error": {"reason": "mapper cannot be changed"}}, "changed; compare the declaration with what is there"),
         (405, {"error": "no such method"}, "is TIDEGATE_ELASTICSEARCH_URL the address of an Elasticsearch?"),
         (404, "Not Found", "is TIDEGATE_ELASTICSEARCH_URL the address of an Elasticsearch?"),
     ],
@@ -120,7 +121,7 @@ async def test_clickhouse_that_is_silent_is_given_up_soon(monkeypatch: pytest.Mo
 async def test_elasticsearch_that_refuses_the_first_question_is_told_with_the_setting(
     status: int, body: object, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Wrong credentials and a wrong address are mistakes of whoever set them; an outage they are not."""
+    """Wrong credentials, addresses and declarations are mistakes of whoever made them; an outage they are not."""
     declared = Elasticsearch(index="orders", mappings={"properties": {"id": {"type": "keyword"}}})
     async with declared.open(Settings()) as sink:
 

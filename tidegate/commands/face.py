@@ -6,6 +6,7 @@ import os
 import sys
 from typing import Annotated, NoReturn
 
+import asyncpg
 import structlog
 import typer
 
@@ -93,7 +94,23 @@ def run_command_line() -> NoReturn:
         error = _first(group)
         typer.echo(f"tidegate: {' '.join(str(error).split())}", err=True)
         sys.exit(_exit_code(error))
+    except* (asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError, asyncpg.UndefinedFunctionError) as group:
+        # Our statements are prepared on our own schema in every build: this database has another.
+        if os.environ.get("TIDEGATE_DEBUG") == "1":
+            raise
+        typer.echo(f"tidegate: {_other_schema(group)}", err=True)
+        sys.exit(_MISUSE)
     sys.exit(0)
+
+
+def _other_schema(group: BaseExceptionGroup[asyncpg.PostgresError]) -> str:
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return (
+        f"postgres does not have the schema of Tidegate {__version__}: {str(error).splitlines()[0]}; "
+        "run 'tidegate migrate', or the version of Tidegate that migrated it"
+    )
 
 
 def _first(group: BaseExceptionGroup[TidegateError]) -> TidegateError:
