@@ -20,6 +20,7 @@ demo: setup ## Start the servers, run the example shop's main job (the servers s
 	@scripts/with-stack $(PY) -m examples.shop.demo
 
 test: static ## All checks and all tests; ends the servers it started
+	@scripts/setup --test-programs
 	$(PY) -m pytest
 
 check: static ## Format, lint, types, imports, unit and architecture tests; needs no server
