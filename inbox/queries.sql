@@ -77,6 +77,10 @@ UPDATE tidegate.job
 SET horizon_days = $2
 WHERE id = $1 AND horizon_days IS DISTINCT FROM $2;
 
+-- name: claims_since
+-- Since when all claims of a job are still there, NULL if none was ever forgotten. $1 job.
+SELECT claims_since FROM tidegate.job WHERE id = $1;
+
 -- name: missing_days
 -- Days that have no partition of their own and no row in the default partition; coming days first.
 SELECT d::date AS day

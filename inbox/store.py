@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import UTC, date, datetime, timedelta
 
 import asyncpg
 
@@ -63,6 +63,12 @@ async def keep_horizon(connection: Connection, job: JobId, horizon: timedelta | 
     """Claims of the job are kept for `horizon` after they were made, in whole days; None: for ever."""
     days = None if horizon is None else -(-horizon // timedelta(days=1))
     await connection.execute(_QUERIES["keep_horizon"], job, days)
+
+
+async def claims_since(connection: Connection, job: JobId) -> datetime | None:
+    """Returns since when every claim of the job is still there; None if none was ever forgotten."""
+    day: date | None = await connection.fetchval(_QUERIES["claims_since"], job)
+    return None if day is None else datetime(day.year, day.month, day.day, tzinfo=UTC)
 
 
 async def find_job(connection: Connection, *, service: str, code: JobCode) -> JobId | None:

@@ -15,10 +15,11 @@ from consumers.backfill import Backfill, Progress
 from consumers.backfill_lease import BackfillLease, Unfinished, start_deed
 from consumers.meter import Tally
 from consumers.positions import Position, Positions
+from inbox.store import claims_since
 from tidegate.app import App
-from tidegate.assembly import Resources, assemble
+from tidegate.assembly import JobParts, Resources, assemble
 from tidegate.jobs.checkpoints import read_checkpoint
-from tidegate.jobs.declaration import Job
+from tidegate.jobs.declaration import ConsumerJob, Job
 from tidegate.worker import is_set_within, open_resources, open_sink
 from tidegate_kernel import logs
 from tidegate_kernel.audit import refuse_early
@@ -27,6 +28,7 @@ from tidegate_kernel.errors import AlreadyRunning, Misconfigured
 from tidegate_kernel.event import RunId, TopicPartition
 from tidegate_kernel.kafka import open_reader
 from tidegate_kernel.permissions import Action, Actor, Deed
+from tidegate_kernel.postgres import translated_errors
 from tidegate_kernel.settings import Settings
 from tidegate_kernel.source import RecordSource
 
@@ -68,11 +70,15 @@ class BackfillReport:
 
 @dataclass(slots=True)
 class BackfillOptions:
-    """How to go about it. `on_progress` is called several times a second; `on_wait` with what is waited for."""
+    """How to go about it. `on_progress` is called several times a second; `on_wait` with what is waited for.
+
+    `beyond_horizon`: a ConsumerJob acts again on events whose claims are forgotten.
+    """
 
     start: BackfillStart
     accept_gap: bool = False
     abandon: bool = False
+    beyond_horizon: bool = False
     on_progress: Callable[[Progress], None] = lambda _: None
     on_wait: Callable[[str], None] = lambda _: None
 
@@ -83,7 +89,7 @@ async def run_backfill(
     """Re-reads the job's topics from the start to the ends of now, or resumes the one that was interrupted.
 
     Raises Denied, AlreadyRunning while another process works on one, Misconfigured for an unknown checkpoint, a gap
-    that is not accepted or a re-created topic.
+    that is not accepted, a re-created topic, or a ConsumerJob's range that begins before its horizon.
     """
     job = app.job(code)
     async with AsyncExitStack() as opened:
@@ -93,7 +99,7 @@ async def run_backfill(
         sink = await opened.enter_async_context(open_sink(job, settings))
         live = await assemble(app, job, resources, sink=sink)
         lease = BackfillLease(resources.pool, job=live.id, code=code, holder=resources.owner, actor=actor)
-        planned = await _start_or_resume(job, resources, lease, options, stop)
+        planned = await _start_or_resume(live, resources, lease, options, stop)
         if planned is None:
             raise AlreadyRunning(f"backfill of {code!r}: stopped while waiting for another process")
         parts = await assemble(app, job, resources, sink=sink, run=planned.run)
@@ -134,8 +140,9 @@ class _Planned:
 
 
 async def _start_or_resume(
-    job: Job, resources: Resources, lease: BackfillLease, options: BackfillOptions, stop: asyncio.Event
+    live: JobParts, resources: Resources, lease: BackfillLease, options: BackfillOptions, stop: asyncio.Event
 ) -> _Planned | None:
+    job = live.job
     while (unfinished := await lease.unfinished()) is not None:
         _refuse_other_start(job, unfinished, options)
         if unfinished.lease_seconds > 0:
@@ -150,6 +157,8 @@ async def _start_or_resume(
         elif await lease.resume(unfinished):
             return _Planned(unfinished.run, was_resumed=True, gaps={})
     starts, gaps = await _plan(job, resources, options)
+    if isinstance(job, ConsumerJob) and not options.beyond_horizon:
+        await _refuse_forgotten(live, resources, starts)
     run = await lease.start(options.start.spell(), starts, gaps=gaps)
     return _Planned(run, was_resumed=False, gaps=gaps)
 
@@ -190,6 +199,25 @@ async def _plan(
             f"gap: retention removed records after {options.start.spell()!r}: {told}; --accept-gap goes on"
         )
     return starts, gaps
+
+
+async def _refuse_forgotten(live: JobParts, resources: Resources, starts: Mapping[TopicPartition, Position]) -> None:
+    """Raises Misconfigured if the claims of some records to be read may be forgotten: their effects would double."""
+    with translated_errors("read horizon"):
+        async with resources.pool.acquire(timeout=10) as connection:
+            since = await claims_since(connection, live.id)
+    if since is None:
+        return
+    async with open_reader(resources.settings.kafka) as reader:
+        # A record is claimed after it was written, so what is as late as this has its claim.
+        remembered = await reader.offsets_at(starts, int(since.timestamp() * 1000))
+    early = [p for p, start in sorted(starts.items()) if start.next_offset < min(remembered[p], start.end_offset or 0)]
+    if early:
+        raise Misconfigured(
+            f"job {live.job.code!r}: {early[0].topic}:{early[0].partition} begins with records from before "
+            f"{since:%Y-%m-%d}, whose claims are past the horizon and may be forgotten: what they did would be done "
+            f"again. Start with --from-time {since:%Y-%m-%d}, or say --beyond-horizon"
+        )
 
 
 async def _wanted(

@@ -225,6 +225,22 @@ async def test_consumer_backfill_runs_only_unclaimed_events(service: Service) ->
     assert await service.pool.fetchval("SELECT count(*) FROM effect") == 110
 
 
+@pytest.mark.parametrize("forgotten_until, refused", [("-2 days", False), ("2 days", True)])
+async def test_repair_beyond_the_horizon_needs_a_word(service: Service, forgotten_until: str, refused: bool) -> None:
+    """Case 69: where claims are forgotten, a repair would do again what was done; a projection has no such fear."""
+    await service.produce(range(20))
+    assert (await service.backfill("notes")).tally.applied == 20
+    await service.pool.execute(f"UPDATE tidegate.job SET claims_since = current_date + interval '{forgotten_until}'")
+
+    if refused:
+        with pytest.raises(Misconfigured, match=r"'notes': .* begins with records from before .*--beyond-horizon"):
+            await service.backfill("notes")
+    else:
+        assert (await service.backfill("notes")).tally.applied == 0
+    assert (await service.backfill("notes", beyond_horizon=True)).tally.applied == 0, "their claims are there still"
+    assert (await service.backfill("shown")).is_done
+
+
 async def test_checkpoint_behind_retention_is_a_gap(service: Service) -> None:
     """Case 63: records after the checkpoint are gone; the backfill refuses, and with the flag says what is missing."""
     await service.produce(range(400))

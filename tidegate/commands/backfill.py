@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 import typer
 from rich.console import Console
@@ -23,6 +24,14 @@ from tidegate.migrations.revisions import require_schema
 from tidegate_kernel.errors import Misconfigured
 from tidegate_kernel.postgres import connect
 from tidegate_kernel.settings import Settings
+
+
+class BackfillFlags(NamedTuple):
+    """What the caller says yes to; in the order of `BackfillOptions`."""
+
+    accept_gap: bool
+    abandon: bool
+    beyond_horizon: bool
 
 
 def backfill_start(checkpoint: str | None, is_beginning: bool, time: str | None) -> BackfillStart:
@@ -46,16 +55,15 @@ def backfill(
     settings: Settings,
     codes: Sequence[str],
     start: BackfillStart,
+    flags: BackfillFlags,
     *,
-    accept_gap: bool,
-    abandon: bool,
     as_json: bool,
 ) -> None:
     """Runs the backfill of the one job named and prints its report; exit 1 if it was stopped before its end."""
     if len(codes) != 1:
         raise Misconfigured(f"--backfill takes one job at a time, not {len(codes)}")
     with _shown_progress() as show:
-        options = BackfillOptions(start, accept_gap, abandon, on_progress=show, on_wait=say)
+        options = BackfillOptions(start, *flags, on_progress=show, on_wait=say)
         report = run_until_signal(
             lambda stop: _run(app, settings, codes[0], options, stop),
             drain=settings.drain_timeout,

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from tidegate.app import App
-from tidegate.commands.backfill import backfill, backfill_start
+from tidegate.commands.backfill import BackfillFlags, backfill, backfill_start
 from tidegate.commands.loading import load_app
 from tidegate.commands.options import AppOption, JsonOption, examples, say, settings_of
 from tidegate.commands.signals import run_until_signal
@@ -54,18 +54,25 @@ def run_command(
     abandon: Annotated[
         bool, typer.Option("--abandon", rich_help_panel=_BACKFILL, help="Give up an unfinished one, start this one.")
     ] = False,
+    beyond_horizon: Annotated[
+        bool,
+        typer.Option(
+            "--beyond-horizon", rich_help_panel=_BACKFILL, help="Act again on events whose claims are forgotten."
+        ),
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Run the live consumers of jobs until SIGTERM or Ctrl-C, or one backfill to its end."""
     loaded = load_app(app)
     codes = _codes(loaded, jobs or [], all_jobs=all_jobs)
     start = backfill_start(from_checkpoint, from_beginning, from_time) if is_backfill else None
-    if start is None and (from_checkpoint or from_beginning or from_time or accept_gap or abandon):
-        raise Misconfigured("--from-…, --accept-gap and --abandon belong to --backfill")
+    flags = BackfillFlags(accept_gap, abandon, beyond_horizon)
+    if start is None and (from_checkpoint or from_beginning or from_time or any(flags)):
+        raise Misconfigured("--from-…, --accept-gap, --abandon and --beyond-horizon belong to --backfill")
     settings = _settings(lanes, 0 if check else port)
     configure_logs(style=settings.log_format, level=settings.log_level)
     if start is not None:
-        backfill(loaded, settings, codes, start, accept_gap=accept_gap, abandon=abandon, as_json=as_json)
+        backfill(loaded, settings, codes, start, flags, as_json=as_json)
         return
     run_until_signal(lambda stop: _run(loaded, settings, codes, stop, check=check), drain=settings.drain_timeout)
     if check:
