@@ -89,7 +89,7 @@ async def run(scene: Scene, plan: Plan) -> Report:
         await _strike(scene, plan)
         await scene.healed()
     told_at = loop.time()
-    unsettled = await _drain(scene)
+    unsettled = await drained(scene)
     drained_at = loop.time()
     await scene.fleet.stop()
     verdict = await audit(addresses(scene), scene.folder / "producer.jsonl")
@@ -128,7 +128,7 @@ async def _strike(scene: Scene, plan: Plan) -> None:
             await asyncio.sleep(pause)
 
 
-async def _drain(scene: Scene) -> int:
+async def drained(scene: Scene) -> int:
     """Returns 0 once every record is settled by every job and published; else how many were not in time."""
     ends = await log_ends(scene.kafka.address, SOURCES)
     unsettled = -1
