@@ -62,6 +62,12 @@ def _refusal(arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pyte
         (["checkpoint", "create", "nightly"], ["--job", "--at"]),
         (["checkpoint", "create", "nightly", "--at", "noon"], ["--at 'noon'", "ISO 8601"]),
         (["topics", "create", "--also", "x:many"], ["NAME:PARTITIONS"]),
+        (["find", "--key", "k", "small.payments:0:1"], ["one of TOPIC:PARTITION:OFFSET"]),
+        (["find", "small.payments:0"], ["'small.payments:0'", "orders:3:18277"]),
+        (["offsets", "show", "leger"], ["'leger'", "ledger, search"]),
+        (["offsets", "set", "ledger", "small.payments", "--to", "1"], ["TOPIC:PARTITION, as in orders:3"]),
+        (["offsets", "accept-gap", "ledger"], ["TOPIC:P, or --all"]),
+        (["offsets", "adopt", "ledger", "small.payments:0", "--from", "here"], ["'here'", "'beginning', 'end'"]),
     ],
 )
 def test_wrong_call_names_the_thing_and_the_remedy(
