@@ -68,7 +68,8 @@ class Caution:
                 batch = replace(batch, unreadable=_crashed(self._attempts))
             held.is_attempting = True
             outcome = await self._pipeline.handle(batch)
-            held.is_attempting = False  # the position has moved: the attempt counts no more
+            # Where the position has moved the attempt counts no more; a paused tenant's record was not begun.
+            held.is_attempting = outcome.stop is not None
             return outcome
 
     async def withdraw(self, held: Holding) -> None:

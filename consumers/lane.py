@@ -10,7 +10,7 @@ from typing import Protocol
 
 import structlog
 
-from consumers.batch import Batch, Outcome
+from consumers.batch import Batch, Outcome, Stop
 from consumers.caution import Caution, Solitude
 from consumers.failure import RetryPolicy
 from consumers.fetching import Fetching, Found, Unreadable
@@ -215,11 +215,13 @@ class Lane:
         held.begin(batch, started)
         try:
             outcome = await self._caution.handle(held, batch)
-            if outcome.stop is None:
-                self._settled(held, batch, outcome, started=started)
-            else:
-                self._stopped(held, batch.before(outcome.stop.offset), outcome, started=started)
-            await self._note_settled(batch, outcome)
+            done = batch if outcome.stop is None else batch.before(outcome.stop.offset)
+            if done.records:
+                self._settled(held, done, outcome, started=started)
+                await self._note_settled(done, outcome)
+            if outcome.stop is not None:
+                self._stop(held, outcome.stop)
+                await self._withdraw(held)
         except StaleOwner:
             await self._recover(held, batch)
         except Transient as error:
@@ -245,12 +247,9 @@ class Lane:
         self._unpause(held)
         self._host.meter.settled(batch, outcome, seconds=self._host.clock.monotonic() - started)
 
-    def _stopped(self, held: Holding, allowed: Batch, outcome: Outcome, *, started: float) -> None:
-        """The records before one of a paused tenant are final; the partition rests with that one as its next."""
-        if allowed.records:
-            self._settled(held, allowed, outcome, started=started)
-        stop = outcome.stop
-        if stop is None or not self._holdings.is_current(held):
+    def _stop(self, held: Holding, stop: Stop) -> None:
+        """The partition rests, with the record of a paused tenant as its next."""
+        if not self._holdings.is_current(held):
             return
         held.stopped_tenant = stop.tenant
         held.hold(Hold.PAUSED, stop.why, self._source)

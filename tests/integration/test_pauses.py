@@ -284,3 +284,21 @@ async def test_a_tenant_paused_while_its_batch_waits_keeps_the_attempts(bench: B
         await bench.stands_at(1)
 
     assert await bench.noted() == ["e0"]
+
+
+async def test_a_paused_tenants_record_is_no_attempt(bench: Bench) -> None:
+    """A record that may have ended its process is counted before it is begun: a pause must not use its attempts up."""
+    async with running(await bench.loop()):
+        await bench.says("caught_up")
+    await bench.pool.execute("UPDATE tidegate.position SET attempt_offset = 0, attempts = 1 WHERE partition = 0")
+    await pause_it(bench, tenant="acme")
+    bench.send(0, tenant="acme")
+    async with running(await bench.loop()):
+        await bench.says("paused")
+        row = await bench.pool.fetchrow("SELECT attempt_offset, attempts FROM tidegate.position WHERE partition = 0")
+        await resume_it(bench, tenant="acme")
+        await bench.stands_at(1)
+
+    assert row is not None
+    assert row["attempts"] <= 1
+    assert await bench.noted() == ["e0"]

@@ -155,7 +155,11 @@ def test_a_pause_that_has_just_ended_is_over_in_a_moment() -> None:
 
 def test_a_flood_is_told_as_one() -> None:
     """The job stopped itself: that is no pause of an operator's."""
-    assert explain(replace(WELL, intents=[intent(IntentKind.FLOOD, topic="orders")])).cause is Cause.FLOOD
+    found = explain(replace(WELL, intents=[intent(IntentKind.FLOOD, topic="orders")]))
+    assert (found.cause, found.commands) == (
+        Cause.FLOOD,
+        ["tidegate flood release ledger --topic orders --until-end"],
+    )
 
 
 def test_a_partition_that_nobody_ever_owned_needs_a_worker() -> None:

@@ -84,7 +84,8 @@ def _out_of_the_log(facts: Facts) -> Explanation | None:
 def _flooded(facts: Facts) -> Explanation | None:
     for intent in facts.intents:
         if intent.kind is IntentKind.FLOOD and intent.covers(facts.partition):
-            return Explanation(Cause.FLOOD, intent.sentence(), ["tidegate status"])
+            release = f"tidegate flood release {facts.job} --topic {facts.partition.topic} --until-end"
+            return Explanation(Cause.FLOOD, intent.sentence(), [release])
     return None
 
 
