@@ -138,7 +138,7 @@ def test_named_tests_exist() -> None:
 def test_named_commands_exist(document: str) -> None:
     """An operator types what the documents say."""
     known = _commands()
-    for first, second in re.findall(r"(?:^|`|\$ |/)tidegate ([a-z]+)(?: ([a-z]+))?", _read(document), re.MULTILINE):
+    for first, second in re.findall(r"(?:^|`|\$ |/)tidegate ([a-z]+)(?: ([a-z]+(?:-[a-z]+)*))?", _read(document), re.MULTILINE):
         assert first in known, f"{document} says 'tidegate {first}'"
         below = known[first]
         assert not (below and second) or second in below, f"{document} says 'tidegate {first} {second}'"
