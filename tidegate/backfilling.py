@@ -13,6 +13,7 @@ import structlog
 
 from consumers.backfill import Backfill, Progress
 from consumers.backfill_lease import BackfillLease, Unfinished, start_deed
+from consumers.intents import Intents
 from consumers.meter import Tally
 from consumers.positions import Position, Positions
 from inbox.store import claims_since
@@ -20,6 +21,7 @@ from tidegate.app import App
 from tidegate.assembly import JobParts, Resources, assemble
 from tidegate.jobs.checkpoints import read_checkpoint
 from tidegate.jobs.declaration import ConsumerJob, Job
+from tidegate.jobs.selection import part_of
 from tidegate.worker import is_set_within, open_resources, open_sink
 from tidegate_kernel import logs
 from tidegate_kernel.audit import refuse_early
@@ -98,6 +100,7 @@ async def run_backfill(
         await refuse_early(resources.pool, actor, _first_deed(code, options))
         sink = await opened.enter_async_context(open_sink(job, settings))
         live = await assemble(app, job, resources, sink=sink)
+        await _tell_pauses(live, resources, options)
         lease = BackfillLease(resources.pool, job=live.id, code=code, holder=resources.owner, actor=actor)
         planned = await _start_or_resume(live, resources, lease, options, stop)
         if planned is None:
@@ -137,6 +140,17 @@ class _Planned:
     run: RunId
     was_resumed: bool
     gaps: Mapping[str, int]
+
+
+async def _tell_pauses(live: JobParts, resources: Resources, options: BackfillOptions) -> None:
+    """A backfill of a paused job is a decision of its own; whoever made it is told what it passes by."""
+    intents = Intents(resources.pool, resources.clock, job=live.id)
+    await intents.read()
+    for intent in intents.standing():
+        options.on_wait(
+            f"job {live.job.code!r}: {part_of(intent)} is {intent.sentence()}. That holds back the live consumer alone: "
+            "this backfill runs"
+        )
 
 
 async def _start_or_resume(

@@ -17,6 +17,7 @@ from consumers.loop import Join
 from tests.integration.notes import Note
 from tests.integration.pausing import OPERATOR, Bench, keep, running, until
 from tidegate import App, Context, RetryLater
+from tidegate.backfilling import BackfillOptions, BackfillStart, run_backfill
 from tidegate.console.explaining import JobExplanation, explain_job
 from tidegate.console.explanation import Cause, Explanation
 from tidegate.console.status import Verdict, read_status
@@ -251,6 +252,22 @@ async def test_a_missing_topic_and_an_unknown_partition_are_told(bench: KafkaBen
     assert [found.cause for _, found in answer.partitions] == [Cause.MISSING]
     gone = await replace(bench, topic=f"{bench.topic}-gone").answer()
     assert list(gone.partitions) == []
+
+
+async def test_a_backfill_runs_while_its_job_is_paused(bench: KafkaBench) -> None:
+    """It is a deliberate act of its own, and told what it passes by; the live consumer finds its work done."""
+    await bench.pause()
+    await bench.pause(tenant="acme")
+    await bench.produce(0, 1)
+    await bench.produce(2, tenant="acme")
+    told: list[str] = []
+    options = BackfillOptions(BackfillStart(is_beginning=True), on_wait=told.append)
+
+    report = await run_backfill(bench.app, bench.settings, "notes", options, actor=OPERATOR, stop=asyncio.Event())
+
+    assert (report.is_done, report.tally.applied) == (True, 3)
+    assert [each.split(" is paused")[0] for each in told] == ["job 'notes': all of it", "job 'notes': tenant 'acme'"]
+    assert await bench.noted() == ["e0", "e1", "e2"]
 
 
 async def delete_before(bench: KafkaBench, offset: int) -> None:

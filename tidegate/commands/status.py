@@ -75,7 +75,8 @@ def _job_row(job: JobStatus) -> list[object]:
     owners = sorted({each.owner for each in job.partitions if each.owner})
     sla = "-" if job.sla_seconds is None else f"{job.sla_seconds:g}"
     letters = ", ".join(f"{count} {state}" for state, count in job.dead_letters.items()) or "0"
-    owner = ", ".join(owners) or "never started"
+    has_started = any(each.position is not None for each in job.partitions)
+    owner = ", ".join(owners) or ("nobody" if has_started else "never started")
     verdict = f"[{color}]{job.verdict}[/{color}]"
     return [job.code, verdict, job.records_behind, _seconds(job.seconds_behind), sla, owner, letters]
 
