@@ -148,8 +148,8 @@ async def _tell_pauses(live: JobParts, resources: Resources, options: BackfillOp
     await intents.read()
     for intent in intents.standing():
         options.on_wait(
-            f"job {live.job.code!r}: {part_of(intent)} is {intent.sentence()}. That holds back the live consumer alone: "
-            "this backfill runs"
+            f"job {live.job.code!r}: {part_of(intent)} is {intent.sentence()}. "
+            "That holds back the live consumer alone: this backfill runs"
         )
 
 
