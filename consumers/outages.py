@@ -101,19 +101,17 @@ class Outages:
         for name, answer in zip(self._probes, answers, strict=True):
             if answer and name in self.open:
                 del self.open[name]
-                self._note(name, logs.BREAKER_CLOSED, is_open=False)
+                self._metrics.breaker_open.labels(self._job, name).set(0)
+                _log.warning(logs.BREAKER_CLOSED, job=self._job, dependency=name)
             elif not answer and name not in self.open:
                 self.open[name] = self._clock.now()
-                self._note(name, logs.BREAKER_OPENED, is_open=True)
+                self._metrics.breaker_open.labels(self._job, name).set(1)
+                _log.warning(logs.BREAKER_OPENED, job=self._job, dependency=name)
 
     async def _answers(self, probe: Probe) -> bool:
         # What a user's probe raises is its way to say no; gather hands it over instead of raising.
         (answer,) = await asyncio.gather(asyncio.wait_for(probe(), _PROBE_SECONDS), return_exceptions=True)
         return answer is True
-
-    def _note(self, name: str, event: str, *, is_open: bool) -> None:
-        self._metrics.breaker_open.labels(self._job, name).set(is_open)
-        _log.warning(event, job=self._job, dependency=name)
 
     def _resting_for(self) -> list[str]:
         """What batches cannot do without. Without Kafka there is nothing to read, but what is in hand can settle."""
