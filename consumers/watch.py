@@ -68,6 +68,7 @@ class Watch:
 
     def obey(self, held: Holding, source: RecordSource) -> None:
         """The partition rests if, and only if, what is known says so."""
+        topic, partition = held.partition
         wanted = dict(self._intents.holds(held.partition))
         tenant = held.stopped_tenant
         if tenant is not None and (why := self._intents.tenants().get(tenant)) is not None:
@@ -75,11 +76,11 @@ class Watch:
         for hold in sorted(OBEYED):
             if hold in wanted and held.holds.get(hold) != wanted[hold]:
                 held.hold(hold, wanted[hold], source)
-                self._note(logs.PARTITION_PAUSED, held, why=wanted[hold])
+                _log.info(logs.PARTITION_PAUSED, topic=topic, partition=partition, why=wanted[hold])
             elif hold not in wanted and hold in held.holds:
                 held.stopped_tenant = None
                 held.release(hold, source)
-                self._note(logs.PARTITION_RESUMED, held, why=hold)
+                _log.info(logs.PARTITION_RESUMED, topic=topic, partition=partition, why=hold)
 
     async def run(self, loop: Watched) -> None:
         """Until cancelled."""
@@ -154,6 +155,3 @@ class Watch:
             for partition, last in self._last_told.items()
             if partition not in true and last.epoch is not None
         }
-
-    def _note(self, event: str, held: Holding, *, why: str) -> None:
-        _log.info(event, topic=held.partition.topic, partition=held.partition.partition, why=why)
