@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import configparser
 import contextlib
+import io
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -22,22 +25,7 @@ _START_SECONDS = 10.0
 # Debian puts it where only root's PATH leads.
 _PATH = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/usr/local/sbin"
 
-# As docs/pgbouncer.md recommends it, with a pool that is smaller than what its clients would like.
-_SETTINGS = """
-[databases]
-* = host={host} port={port} user={user} password={password}
-
-[pgbouncer]
-listen_addr = 127.0.0.1
-listen_port = {listen}
-unix_socket_dir =
-auth_type = any
-pool_mode = transaction
-default_pool_size = {size}
-max_client_conn = 500
-server_login_retry = 1
-query_wait_timeout = 60
-"""
+_DOCUMENT = Path(__file__).parents[1] / "docs" / "operations" / "pgbouncer.md"
 
 
 @dataclass(frozen=True)
@@ -61,19 +49,10 @@ def running_bouncer(server: str, folder: Path, *, size: int = SERVER_CONNECTIONS
     program = shutil.which("pgbouncer", path=_PATH)
     if program is None:
         pytest.skip("pgbouncer is not installed: apt-get install pgbouncer")
-    parts, listen = urlsplit(server), _free_port()
+    listen = _free_port()
     settings = folder / "pgbouncer.ini"
     settings.touch(mode=0o600)
-    settings.write_text(
-        _SETTINGS.format(
-            host=parts.hostname,
-            port=parts.port,
-            user=parts.username,
-            password=unquote(parts.password or ""),
-            listen=listen,
-            size=size,
-        )
-    )
+    settings.write_text(_settings(server, listen=listen, size=size))
     # It refuses to be root, and reads its settings before it becomes somebody else.
     command = [program, *(["-u", "nobody"] if os.geteuid() == 0 else []), str(settings)]
     log = folder / "pgbouncer.log"
@@ -83,6 +62,28 @@ def running_bouncer(server: str, folder: Path, *, size: int = SERVER_CONNECTIONS
             yield Bouncer(listen)
         finally:
             process.kill()
+
+
+def _settings(server: str, *, listen: int, size: int) -> str:
+    """What the documents recommend, with a pool that is smaller than its clients would like."""
+    block = re.search(r"```ini\n(.*?)```", _DOCUMENT.read_text("utf-8"), re.DOTALL)
+    assert block is not None
+    told = configparser.ConfigParser()
+    told.read_string(block[1])
+    parts = urlsplit(server)
+    behind = {"host": parts.hostname, "port": parts.port, "user": parts.username, "password": parts.password}
+    told["databases"] = {"*": " ".join(f"{key}={unquote(str(value or ''))}" for key, value in behind.items())}
+    ours = {
+        "listen_addr": "127.0.0.1",
+        "listen_port": str(listen),
+        "unix_socket_dir": "",
+        "auth_type": "any",
+        "default_pool_size": str(size),
+    }
+    told["pgbouncer"].update(ours)
+    text = io.StringIO()
+    told.write(text)
+    return text.getvalue()
 
 
 def _wait_until_it_listens(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
