@@ -47,7 +47,8 @@ class RetryPolicy:
     unexpected_attempts: int = 3
     crash_attempts: int = 3
     first_delay: timedelta = timedelta(milliseconds=100)
-    longest_delay: timedelta = timedelta(seconds=10)
+    # A store that refuses (429) while it answers its probe has to be found well again within five seconds.
+    longest_delay: timedelta = timedelta(seconds=4)
 
     def delay(self, tries: int, error: BaseException) -> float:
         """Seconds to wait after the failed try number `tries` (1 = the first)."""
