@@ -39,8 +39,11 @@ CODE = "job"
 ORDERS, COPIES = "orders", "copies"
 PARTITIONS: Mapping[str, int] = {ORDERS: 2, COPIES: 1}
 BATCH_SIZE = 4
+DEATHS = 3
+"""So many owners may end at a record before it is given up."""
 RETRY = RetryPolicy(
     attempts=4,
+    crash_attempts=DEATHS,
     unexpected_attempts=3,
     first_delay=timedelta(milliseconds=50),
     longest_delay=timedelta(seconds=1),

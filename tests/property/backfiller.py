@@ -18,6 +18,10 @@ from tidegate_kernel.postgres import Pool
 class Backfiller(Process):
     """Starts a backfill, or resumes the one that was interrupted. Ends with it, or with the first error."""
 
+    @property
+    def stays(self) -> bool:
+        return False
+
     async def _live(self) -> None:
         self._inner = asyncio.create_task(self._run_once(), name=f"{self.name}-run")
         await asyncio.wait([self._inner])
@@ -26,7 +30,7 @@ class Backfiller(Process):
 
     async def _run_once(self) -> None:
         await self.gate()
-        pool = cast(Pool, self.pool)
+        pool = cast("Pool", self.pool)
         live = await self._assemble()
         actor = Actor(self.name, Role.OPERATOR)
         lease = BackfillLease(pool, job=live.id, code="backfill", holder=self.name, actor=actor)
@@ -73,4 +77,5 @@ class Backfiller(Process):
             clock=self.world.clock,
             meter=parts.meter,
             outages=parts.outages,
+            solitude=parts.solitude,
         )

@@ -10,6 +10,7 @@ import asyncpg
 
 from tests.property.application import published_topic
 from tests.property.world import World
+from tidegate_kernel.errors import Reason
 from tidegate_kernel.event import JobCode, TopicPartition
 
 Place = tuple[str, int, int]
@@ -55,7 +56,7 @@ class Effect(NamedTuple):
 class Letter(NamedTuple):
     place: Place
     event: str | None
-    reason: str
+    reason: Reason
     content: tuple[bytes | None, bytes | None, Sequence[tuple[str, bytes | None]]]
     occurrences: int
 
@@ -109,7 +110,7 @@ def _letter(row: asyncpg.Record) -> Letter:
     return Letter(
         (row["topic"], row["partition"], row["offset"]),
         row["event_id"],
-        row["reason"],
+        Reason(row["reason"]),
         (row["key"], row["value"], list(zip(names, row["header_values"], strict=True))),
         row["occurrences"],
     )

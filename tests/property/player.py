@@ -33,9 +33,12 @@ from tidegate_kernel.source import SourceFailure
 _POINTS_SECONDS = 3.0
 _LOOK_SECONDS = 0.5
 # Retries, breakers, sessions and drains are all over long before that.
-_DRAINED_SECONDS = 300.0
+_DRAINED_SECONDS = 120.0
 _STOPPED_SECONDS = 60.0
 _SLOW_SECONDS = 0.3
+
+# To the next owner they look alike: it takes over from one that released nothing.
+_DEATHS = frozenset({Deed.KILL, Deed.CANCEL, Deed.EXPEL, Deed.FREEZE})
 
 _UNFINISHED = """
 UPDATE tidegate.backfill AS b SET lease_until = now() FROM tidegate.job AS j
@@ -164,6 +167,7 @@ class Player:
                 self._befall(deed, process)
 
     def _befall(self, deed: Deed, process: Process) -> None:
+        self._world.deaths += deed in _DEATHS
         match deed:
             case Deed.LEAVE:
                 process.stop()
@@ -195,7 +199,7 @@ class Player:
             process.latency = 0.0
             process.thaw()
             process.rejoin()
-        if not any(not isinstance(process, Backfiller) for process in world.living):
+        if not any(process.stays for process in world.living):
             self._join()
 
     async def _until_done(self) -> None:

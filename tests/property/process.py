@@ -48,6 +48,11 @@ class Process:
         self._answers: set[asyncio.Task[None]] = set()
         self.task = asyncio.create_task(self._live(), name=name)
 
+    @property
+    def stays(self) -> bool:
+        """Whether it goes on to work by itself."""
+        return not self._stopping.is_set()
+
     # What everything that the process does must pass.
 
     async def gate(self) -> None:
@@ -135,7 +140,7 @@ class Process:
     @property
     def resources(self) -> Resources:
         world = self.world
-        pool = cast(Pool, self.pool)
+        pool = cast("Pool", self.pool)
         return Resources(world.settings, pool, world.clock, world.metrics, world.threads, self.name)
 
     # Kafka.

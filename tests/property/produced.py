@@ -62,9 +62,7 @@ class Produced:
         headers.append(("version", b"%d" % version))
         key = b"k%d" % spec.key
         value = _value(spec.mood, version)
-        record = self._broker.append(
-            Outgoing(partition.topic, value, key, headers, partition=partition.partition)
-        )
+        record = self._broker.append(Outgoing(partition.topic, value, key, headers, partition=partition.partition))
         if spec.mood is Mood.UNREADABLE:
             log = self._broker.log(partition)
             assert log is not None

@@ -160,9 +160,7 @@ class Pass:
     points: int = 1_000_000
 
 
-Step: TypeAlias = (
-    Deliver | Again | Hole | Break | Outage | SinkBreaks | FetchFails | Strike | ClockJump | Pass
-)
+Step: TypeAlias = Deliver | Again | Hole | Break | Outage | SinkBreaks | FetchFails | Strike | ClockJump | Pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,11 +204,10 @@ _PASSES = st.builds(Pass, seconds=_SECONDS, points=st.integers(1, 60))
 _STEPS = st.one_of(_DELIVERS, _DELIVERS, _AGAIN, _STRIKES, _STRIKES, _BREAKS, _TROUBLE, _PASSES)
 
 
-def schedules() -> st.SearchStrategy[Schedule]:
-    """Any life: a few deliveries first, then everything at once."""
+def schedules(kind: Kind) -> st.SearchStrategy[Schedule]:
+    """Any life of a job of that kind: a few deliveries first, then everything at once."""
     return st.builds(
-        lambda kind, first, steps, processes: Schedule(kind, (first, *steps), processes),
-        st.sampled_from(Kind),
+        lambda first, steps, processes: Schedule(kind, (first, *steps), processes),
         _DELIVERS,
         st.lists(_STEPS, min_size=2, max_size=14),
         st.integers(1, 2),

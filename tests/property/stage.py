@@ -40,6 +40,7 @@ class Stage:
         self._numbers = itertools.count(1)
         self.played = 0
         self.struck: Counter[str] = Counter()
+        self.restarts: Counter[str] = Counter()
 
     def play(self, schedule: Schedule) -> None:
         """Raises AssertionError where a guarantee did not hold, Unsettled where the work never ended."""
@@ -62,6 +63,7 @@ class Stage:
             await world.end()
         self.played += 1
         self.struck += player.struck
+        self.restarts.update(type(error).__name__ for error in world.restarts)
         self.struck.update(f"postgres {fault.how.value}" for fault in world.postgres.struck)
         Expectations(world, await gather_evidence(world)).check()
 
@@ -88,6 +90,10 @@ def opened_stage(dsn: str) -> Iterator[Stage]:
         loop.close()
 
 
+async def _nothing(_: object) -> None:
+    """A transaction left open is rolled back all the same; there is no other state to reset."""
+
+
 async def _open(dsn: str) -> asyncpg.Pool[asyncpg.Record]:
     pool: asyncpg.Pool[asyncpg.Record] = await asyncpg.create_pool(
         dsn,
@@ -96,6 +102,7 @@ async def _open(dsn: str) -> asyncpg.Pool[asyncpg.Record]:
         max_inactive_connection_lifetime=0,
         max_queries=1_000_000_000,
         command_timeout=90,
+        reset=_nothing,
         # A schedule tests what a crash of ours does, not of the machine's disk.
         server_settings={"timezone": "UTC", "synchronous_commit": "off"},
     )

@@ -21,7 +21,7 @@ T = TypeVar("T")
 _Select = Callable[[float], list[tuple[selectors.SelectorKey, int]]]
 
 # So long after the last sign of life it is worth asking Postgres whether all wait for locks.
-_SILENCE_SECONDS = 0.004
+_SILENCE_SECONDS = 0.01
 # Real seconds in which a statement that waits for no lock must have answered.
 _PATIENCE_SECONDS = 30.0
 

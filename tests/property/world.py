@@ -85,6 +85,7 @@ class World:
         self.told_too_much: list[str] = []
         self.blames: Counter[str] = Counter()
         self.backfills = 0
+        self.deaths = 0
         self.points = 0
         self._turns: Counter[str] = Counter()
         self._due: list[tuple[int, Callable[[], None]]] = []
@@ -135,11 +136,10 @@ class World:
         """No task of this world is left."""
         for process in self.processes:
             process.kill()
-        await self.broker.rebalanced()
-        rest = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in rest:
-            task.cancel()
-        await asyncio.gather(*rest, return_exceptions=True)
+        while rest := asyncio.all_tasks() - {asyncio.current_task()}:
+            for task in rest:
+                task.cancel()
+            await asyncio.wait(rest, timeout=1)
 
     # What handlers ask.
 
@@ -158,6 +158,7 @@ class World:
 
     def note_restart(self, error: BaseException) -> None:
         self.restarts.append(error)
+        self.deaths += 1
 
     def take_sink_fault(self) -> float | None:
         return self.sink_faults.pop(0) if self.sink_faults else None

@@ -1,0 +1,185 @@
+"""Schedules worth keeping: each went wrong once, in the product or in a sabotaged copy of it.
+
+The sentence says what the schedule shows. A new failure comes in as hypothesis prints it, with its sentence; it never
+goes out again.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tests.property.postgres_faults import Breakage, PostgresFault, Statement
+from tests.property.schedule import (
+    Again,
+    Break,
+    Deed,
+    Deliver,
+    Kind,
+    Mood,
+    Outage,
+    Pass,
+    Schedule,
+    SinkBreaks,
+    Spec,
+    Strike,
+    Thing,
+)
+
+
+class Example(NamedTuple):
+    name: str
+    sentence: str
+    schedule: Schedule
+
+
+_GOOD = Spec()
+_LOST_COMMIT = Break(PostgresFault(Statement.COMMIT, 0, Breakage.LOST_ANSWER))
+
+EXAMPLES = (
+    Example(
+        "duplicate-at-a-new-offset",
+        "The producer repeats an event: its second record is dropped.",
+        Schedule(Kind.EACH, (Deliver((_GOOD,)), Pass(1.0), Again(0), Again(0, is_copy=True))),
+    ),
+    Example(
+        "duplicate-of-a-dead-letter",
+        "The repeat of an event that became a dead letter is no second letter, and does not act.",
+        Schedule(Kind.EACH, (Deliver((Spec(Mood.REJECTED),)), Pass(1.0), Again(0), Again(0, is_copy=True))),
+    ),
+    Example(
+        "same-event-in-two-topics-at-once",
+        "Two lanes meet the same event in two topics while its handler is slow: one waits for the other's claim.",
+        Schedule(Kind.EACH, (Deliver((Spec(Mood.SLOW),)), Again(0, is_copy=True), Pass(1.0))),
+    ),
+    Example(
+        "lost-answer-to-a-commit",
+        "The commit happened and its answer was lost: the row tells, and nothing is done again.",
+        Schedule(Kind.EACH, (Pass(1.0), _LOST_COMMIT, Deliver((_GOOD, _GOOD)), Pass(2.0), Deliver((_GOOD,)))),
+    ),
+    Example(
+        "killed-between-effects-and-commit",
+        "A process dies at each of many points of a batch: what it had not committed is done by the next one, once.",
+        Schedule(
+            Kind.BATCH,
+            tuple(
+                step
+                for points in range(1, 16, 2)
+                for step in (
+                    Deliver((_GOOD, Spec(key=1), Spec(key=2))),
+                    Strike(Deed.KILL, after=points),
+                    Strike(Deed.JOIN),
+                    Pass(8.0),
+                )
+            ),
+        ),
+    ),
+    Example(
+        "zombie-works-on-after-a-takeover",
+        "The group goes on without a process in the middle of a batch; it wakes up when another has done the work.",
+        Schedule(
+            Kind.EACH,
+            (
+                Deliver((_GOOD, _GOOD, Spec(key=1))),
+                Strike(Deed.FREEZE, after=20),
+                Strike(Deed.JOIN),
+                Pass(8.0),
+                Deliver((_GOOD,)),
+                Pass(8.0),
+                Strike(Deed.REJOIN),
+            ),
+        ),
+    ),
+    Example(
+        "two-owners-at-once",
+        "A process that the group expelled does not know, and works beside its successor.",
+        Schedule(
+            Kind.EACH,
+            (
+                Pass(2.0),
+                Deliver((Spec(Mood.SLOW), _GOOD)),
+                Strike(Deed.EXPEL, after=6),
+                Strike(Deed.JOIN),
+                Deliver((_GOOD, Spec(key=1))),
+                Pass(8.0),
+                Deliver((_GOOD, Spec(key=1))),
+            ),
+        ),
+    ),
+    Example(
+        "revoked-while-a-handler-hangs",
+        "A rebalance gives up on a hanging handler; the next owner ends its transaction and does the work.",
+        Schedule(
+            Kind.EACH,
+            (
+                Pass(2.0),
+                Deliver((Spec(Mood.HANGING), _GOOD)),
+                Strike(Deed.REVOKE, after=6),
+                Pass(8.0),
+                Deliver((_GOOD,)),
+            ),
+            processes=2,
+        ),
+    ),
+    Example(
+        "outage-burns-no-attempt",
+        "Postgres goes away in the middle of a batch, for longer than all attempts would take: nothing is dead.",
+        Schedule(
+            Kind.EACH,
+            (Pass(2.0), Deliver((_GOOD, _GOOD)), Outage(Thing.POSTGRES, seconds=8.0, after=5), Deliver((_GOOD,))),
+        ),
+    ),
+    Example(
+        "bad-neighbours",
+        "Bad events of every kind in one batch cost only themselves, also where handlers take lists.",
+        Schedule(
+            Kind.BATCH,
+            (
+                Deliver((_GOOD, Spec(Mood.REJECTED), Spec(Mood.NUL_TEXT), _GOOD)),
+                Deliver((_GOOD, Spec(Mood.ALWAYS_UNEXPECTED), Spec(Mood.INVALID), _GOOD)),
+                Deliver((_GOOD, Spec(Mood.ALWAYS_TRANSIENT), Spec(Mood.UNDECODABLE), Spec(Mood.UNREADABLE), _GOOD)),
+                Deliver((_GOOD, Spec(Mood.SWALLOWED_SQL), Spec(Mood.BROKEN_SQL), _GOOD)),
+            ),
+        ),
+    ),
+    Example(
+        "older-version-arrives-last",
+        "An older version comes after a newer one, and after its deletion: readers see neither it nor a resurrection.",
+        Schedule(
+            Kind.PROJECTION,
+            (
+                Deliver((Spec(version=3), Spec(version=1))),
+                Deliver((Spec(key=1, version=1), Spec(Mood.TOMBSTONE, key=1, version=5), Spec(key=1, version=2))),
+                Again(1, is_copy=True),
+                Again(2, is_copy=True),
+                Strike(Deed.BACKFILL),
+            ),
+        ),
+    ),
+    Example(
+        "sink-applied-half",
+        "A bulk write fails with half of it applied, and the process dies: the next one applies it all.",
+        Schedule(
+            Kind.PROJECTION,
+            (
+                SinkBreaks(0.5),
+                Deliver((_GOOD, Spec(key=2), Spec(version=2), Spec(key=2, version=1))),
+                Strike(Deed.KILL, after=24),
+                Strike(Deed.JOIN),
+            ),
+        ),
+    ),
+    Example(
+        "backfill-beside-live",
+        "A backfill that is killed and resumed beside the live process: every event still acts once.",
+        Schedule(
+            Kind.EACH,
+            (
+                Deliver((_GOOD, Spec(Mood.REJECTED), Spec(key=1), Spec(Mood.TRANSIENT))),
+                Strike(Deed.BACKFILL),
+                Strike(Deed.KILL, process=1, after=24),
+                Deliver((_GOOD,)),
+                Pass(2.0),
+            ),
+        ),
+    ),
+)
