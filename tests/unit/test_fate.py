@@ -90,6 +90,7 @@ def test_letter_tells_its_state_and_whether_its_topic_has_it() -> None:
         (Traces(), "add --source", "add --source"),
         (Traces(has_started=False), None, "never started"),
         (Traces(), None, "neither claimed nor a dead letter"),
+        (Traces(claims_since=date(2026, 1, 1)), None, "claimed before 2026-01-01, of which not all claims are kept"),
     ],
 )
 def test_what_is_not_known_is_called_unknown(traces: Traces, lacking: str | None, words: str) -> None:

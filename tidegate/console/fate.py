@@ -87,10 +87,11 @@ class Standing(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traces:
-    """What was found of it in one job's tables."""
+    """What was found of it in one job's tables. Claims made before `claims_since` may have been removed by upkeep."""
 
     is_projection: bool = False
     has_started: bool = True
+    claims_since: date | None = None
     claims: Sequence[Claim] = ()
     letters: Sequence[Letter] = ()
     skipped: SkippedRange | None = None
@@ -139,8 +140,8 @@ def fate_of_event(traces: Traces, *, lacking: str | None) -> Verdict:
         return Verdict(Fate.UNKNOWN, "the job was never started")
     return Verdict(
         Fate.UNKNOWN,
-        "neither claimed nor a dead letter: not reached yet, of a type the job skips, never produced, or claimed "
-        "longer ago than claims are kept; its place (TOPIC:PARTITION:OFFSET) would tell which",
+        "neither claimed nor a dead letter: not reached yet, of a type the job skips, never produced"
+        f"{_forgotten(traces)}; its place (TOPIC:PARTITION:OFFSET) would tell which",
     )
 
 
@@ -191,9 +192,7 @@ def _passed(traces: Traces, place: Place) -> Verdict:
         return Verdict(Fate.SKIPPED, "a record without a value: only projections take those")
     if content.refusal is not None:
         return Verdict(Fate.SETTLED, f"passed, and no dead letter; today it would become one: {content.refusal}")
-    return Verdict(
-        Fate.SETTLED, "the position has passed it, but its id is not claimed: claims of its day may have been dropped"
-    )
+    return Verdict(Fate.SETTLED, f"the position has passed it, but its id is not claimed{_forgotten(traces)}")
 
 
 _VISIBLE = "readers see it after the sink's next refresh, which is not measured"
@@ -204,6 +203,11 @@ _ABSENT = {
     Reading.NOT_WRITTEN: "nothing is written there now",
     Reading.MISSING: "there is no such partition now",
 }
+
+
+def _forgotten(traces: Traces) -> str:
+    since = traces.claims_since
+    return "" if since is None else f", or claimed before {since}, of which not all claims are kept"
 
 
 def _told_claim(traces: Traces) -> str:

@@ -183,6 +183,7 @@ def _traces(reader: TraceReader, job: Job, *, claims: Sequence[Claim] = (), lett
     return Traces(
         is_projection=isinstance(job, ProjectionJob),
         has_started=reader.has_started(job),
+        claims_since=reader.claims_since(job),
         claims=claims,
         letters=letters,
     )

@@ -10,8 +10,8 @@ GROUP BY j.code, d.state
 ORDER BY j.code, d.state
 
 -- name: newest_generations
--- The numbers of a service's jobs as their readers see them now. $1 service.
-SELECT DISTINCT ON (j.code) j.code, j.id
+-- A service's jobs as their readers see them now. $1 service.
+SELECT DISTINCT ON (j.code) j.code, j.id, j.claims_since
 FROM tidegate.job AS j
 WHERE j.service = $1
 ORDER BY j.code, j.generation DESC

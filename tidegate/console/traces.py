@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import date, datetime
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -34,42 +34,47 @@ class Waiting(NamedTuple):
 class TraceReader:
     """Reads the traces of one service's jobs. A job that never started has left none."""
 
-    def __init__(self, connection: Connection, service: str, numbers: Mapping[str, int]) -> None:
-        self._connection, self._service, self._numbers = connection, service, numbers
+    def __init__(self, connection: Connection, service: str, jobs: Mapping[str, asyncpg.Record]) -> None:
+        self._connection, self._service, self._jobs = connection, service, jobs
 
     @classmethod
     async def of(cls, connection: Connection, service: str) -> TraceReader:
         """A reader of the generation of each job that readers see now."""
         rows = await connection.fetch(_QUERIES["newest_generations"], service)
-        return cls(connection, service, {row["code"]: row["id"] for row in rows})
+        return cls(connection, service, {row["code"]: row for row in rows})
 
     def has_started(self, job: Job) -> bool:
-        return job.code in self._numbers
+        return job.code in self._jobs
+
+    def claims_since(self, job: Job) -> date | None:
+        """The first day of which all claims are there; None where none was ever removed."""
+        since: date | None = self._jobs[job.code]["claims_since"] if job.code in self._jobs else None
+        return since
 
     async def claims(self, job: Job, ids: Iterable[UUID]) -> Sequence[Claim]:
         """The claims of `ids`, in whichever bucket they are."""
         wanted = list(ids)
-        return [Claim(**row) for row in await self._rows(job, "claims_of_event", wanted)] if wanted else ()
+        return [Claim(**row) for row in await self._rows(job, _QUERIES["claims_of_event"], wanted)] if wanted else ()
 
     async def letters_of_event(
         self, job: Job, event_id: str, *, tenant: str | None, brand: str | None
     ) -> Sequence[Letter]:
         """The newest dead letters of the event id; a tenant or brand of None means any."""
-        return await self._letters(job, "letters_of_event", event_id, tenant, brand)
+        return await self._letters(job, _QUERIES["letters_of_event"], event_id, tenant, brand)
 
     async def letters_of_key(self, job: Job, key: bytes, *, topic: str | None) -> Sequence[Letter]:
         """The newest dead letters of the key; a topic of None means all."""
-        return await self._letters(job, "letters_of_key", key, topic)
+        return await self._letters(job, _QUERIES["letters_of_key"], key, topic)
 
     async def letters_at(self, job: Job, partition: TopicPartition, topic_id: UUID, offset: int) -> Sequence[Letter]:
         """The dead letter of the record at these coordinates of the topic that has this id."""
         topic, number = partition
-        return await self._letters(job, "letters_at_place", topic, topic_id, number, offset)
+        return await self._letters(job, _QUERIES["letters_at_place"], topic, topic_id, number, offset)
 
     async def skipped_at(self, job: Job, partition: TopicPartition, topic_id: UUID, offset: int) -> SkippedRange | None:
         """The newest range with this offset that was passed unread by somebody's decision."""
         topic, number = partition
-        rows = await self._rows(job, "skipped_range_at", topic, topic_id, number, offset)
+        rows = await self._rows(job, _QUERIES["skipped_range_at"], topic, topic_id, number, offset)
         return SkippedRange(**rows[0]) if rows else None
 
     async def position(self, job: Job, partition: TopicPartition) -> LivePosition | None:
@@ -94,5 +99,5 @@ class TraceReader:
         return {row["value"]: Waiting(*(row[name] for name in Waiting._fields)) for row in rows}
 
     async def _rows(self, job: Job, query: str, *arguments: Any) -> Sequence[asyncpg.Record]:
-        number = self._numbers.get(job.code)
-        return () if number is None else await self._connection.fetch(_QUERIES[query], number, *arguments)
+        known = self._jobs.get(job.code)
+        return () if known is None else await self._connection.fetch(query, known["id"], *arguments)
