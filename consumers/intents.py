@@ -71,7 +71,8 @@ class Intents:
     async def read(self) -> None:
         """What stands now is known; on an error what was known stays. Raises Transient."""
         with translated_errors("read intents"):
-            rows = await self._pool.fetch(_QUERIES["standing_intents"], self._job)
+            async with self._pool.acquire(timeout=10) as connection:
+                rows = await connection.fetch(_QUERIES["standing_intents"], self._job)
         now = self._clock.monotonic()
         self._read = [(each, _deadline(each, now)) for each in map(intent_of, rows)]
 

@@ -99,7 +99,10 @@ class Presence:
         if not told:
             return
         with translated_errors("tell presence"):
-            await self._pool.execute(_QUERIES["tell_presence"], self._job, self._owner, *_columns(told.items(), now))
+            async with self._pool.acquire(timeout=10) as connection:
+                await connection.execute(
+                    _QUERIES["tell_presence"], self._job, self._owner, *_columns(told.items(), now)
+                )
 
 
 def _columns(told: Iterable[tuple[TopicPartition, Told]], now: float) -> tuple[list[object], ...]:

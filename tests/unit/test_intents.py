@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -45,11 +46,15 @@ class StillClock:
 
 
 class Table:
-    """`fetch` of a pool: the rows that stand, or the trouble there is."""
+    """What a pool answers: the rows that stand, or the trouble there is."""
 
     def __init__(self, *rows: dict[str, Any]) -> None:
         self.rows = rows
         self.is_away = False
+
+    @asynccontextmanager
+    async def acquire(self, *, timeout: float) -> AsyncIterator[Table]:
+        yield self
 
     async def fetch(self, query: str, job: JobId) -> list[dict[str, Any]]:
         if self.is_away:
@@ -74,7 +79,7 @@ def row(**given: Any) -> dict[str, Any]:
 
 
 def intents(table: Table, clock: StillClock) -> Intents:
-    return Intents(table, clock, job=JobId(1))  # type: ignore[arg-type]  # only fetch is used
+    return Intents(table, clock, job=JobId(1))  # type: ignore[arg-type]  # no more of a pool is used
 
 
 async def test_known_intents_stay_in_force_while_postgres_is_away_each_until_its_end() -> None:

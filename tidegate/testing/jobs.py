@@ -106,6 +106,8 @@ class RunningJobs:
             return f"{about}: not taken over yet"
         if held.blocked is not None:
             raise NotSettled(f"{about} is blocked: {held.blocked}")
+        if held.holds:
+            return f"{about}: rests at {held.position.next_offset}: {'; '.join(held.holds.values())}"
         tries = 0 if held.waiting is None else held.waiting.attempts.tries
         waits = f", a batch failed {tries} times and waits to be tried again" if tries else ""
         return f"{about}: settled up to {held.position.next_offset}, the last record is {last}{waits}"
