@@ -7,6 +7,7 @@ import asyncio
 import sys
 
 from tests.chaos import servers
+from tests.chaos.faults import QUICK, Fault
 from tests.chaos.run import Plan, Report, fresh_folder, run
 from tests.chaos.scene import ROOT, scene
 
@@ -28,11 +29,13 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--rate", type=float, default=_RATE, help="records a second")
     parser.add_argument("--least-per-minute", type=float, default=_LEAST_PER_MINUTE)
+    parser.add_argument("--quick", action="store_true", help="only kinds of fault that heal within seconds")
     arguments = parser.parse_args()
     if missing := servers.missing():
         print("the chaos suite starts servers of its own and needs: " + "; ".join(missing), file=sys.stderr)
         return 2
-    plan = Plan(arguments.seconds, arguments.seed, least_per_minute=arguments.least_per_minute)
+    faults = QUICK if arguments.quick else tuple(Fault)
+    plan = Plan(arguments.seconds, arguments.seed, faults, least_per_minute=arguments.least_per_minute)
     print(f"seed {plan.seed}: {plan.seconds:.0f} s of faults", flush=True)
     report = asyncio.run(_run(plan, arguments.rate))
     print(*report.lines(), sep="\n")

@@ -16,6 +16,8 @@ _MORTAL = Path(__file__).with_name("mortal.py")
 # Below the kernel's range for outgoing connections (from 32768): whoever knocks at a stopped server's port again and
 # again would at last connect to itself, and the server could not come back.
 _PORTS = range(20_000, 32_000)
+# A port stays free until its server is up: two of our own must not be told the same one.
+_TOLD: set[int] = set()
 
 
 @dataclass(frozen=True)
@@ -77,11 +79,12 @@ class Child:
 
 
 def free_ports(count: int) -> list[int]:
-    """Distinct ports of the loopback address that nothing listens on."""
+    """Ports of the loopback address that nothing listens on, none of them told before."""
     found: list[int] = []
     while len(found) < count:
         port = SystemRandom().choice(_PORTS)
-        if port not in found and _is_free(port):
+        if port not in _TOLD and _is_free(port):
+            _TOLD.add(port)
             found.append(port)
     return found
 

@@ -72,7 +72,8 @@ async def struck(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stru
         report = await run(stage, _PLAN)
         print(*report.lines(), sep="\n")
         yield Struck(stage, report)
-    servers.wipe(folder)
+    if report.is_good:
+        servers.wipe(folder)
 
 
 async def test_nothing_is_lost_doubled_or_stale_under_faults(struck: Struck) -> None:
