@@ -106,3 +106,14 @@ def test_unknown_server_is_a_misuse(command: Command) -> None:
     assert wrong.returncode == 2
     assert "kafak" in wrong.stderr
     assert "kafka, postgres, elasticsearch, clickhouse" in wrong.stderr
+
+
+def test_folder_that_cannot_be_used_is_told_in_one_line(command: Command) -> None:
+    """A read-only home is the machine's; a stack of ours would send its reader to the wrong place."""
+    place = command.folder.parent / "place"
+    place.write_text("a file where a folder should be")
+    done = Command(place / "stack").run("up", only="clickhouse")
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.startswith(f"error: {place}")
+    assert done.stderr.count("\n") == 1
+    assert "--dir" in done.stderr

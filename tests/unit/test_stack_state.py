@@ -1,5 +1,6 @@
 """The stack's folder: ports that last, an environment file that programs can read, locks between processes."""
 
+import errno
 import os
 import socket
 from pathlib import Path
@@ -9,7 +10,10 @@ import pytest
 
 from tidegate.stack.files import write_private
 from tidegate.stack.names import ServerName, StackAddresses
+from tidegate.stack.progress import Lines
+from tidegate.stack.stack import Stack
 from tidegate.stack.state import StackFolder, default_folder, read_env
+from tidegate_kernel.errors import Misconfigured
 
 ADDRESSES = {ServerName.KAFKA: "127.0.0.1:1", ServerName.POSTGRES: "postgresql://tidegate:a=b@127.0.0.1:2/tidegate"}
 
@@ -112,3 +116,17 @@ def test_a_killed_write_leaves_the_file_as_it_was(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(KeyboardInterrupt):
         write_private(tmp_path / "password", "second")
     assert (tmp_path / "password").read_text() == "first"
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES])
+def test_folder_that_takes_nothing_is_named_with_the_remedy(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk names no file; whoever reads the line should know which disk."""
+
+    def fails(_: StackFolder) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(StackFolder, "locked", fails)
+    with pytest.raises(Misconfigured, match=f"{tmp_path}: {os.strerror(number)}; make room"):
+        Stack(tmp_path, environment={}).up(Lines())

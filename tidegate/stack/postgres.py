@@ -166,4 +166,13 @@ def _run(command: list[str], folder: Path, user: str, standard_input: str = "") 
         env={"PATH": os.defpath},
     )
     if done.returncode != 0:
-        raise Misconfigured(f"postgres: {command[0]} failed in {folder}: {done.stderr.strip()[-500:]}")
+        raise Misconfigured(f"postgres: {command[0]} failed in {folder}: {_cause(done.stderr)}")
+
+
+def _cause(said: str) -> str:
+    """The first complaint; what comes after it is about the consequences."""
+    lines = said.strip().splitlines() or ["it said nothing"]
+    _, _, complaint = next((line for line in lines if "FATAL:" in line or "error:" in line), lines[-1]).rpartition(
+        "FATAL:"
+    )
+    return complaint.strip()[-500:]

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
+from errno import EACCES, EDQUOT, ENOSPC, ENOTDIR, EPERM, EROFS
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -32,6 +33,8 @@ _START_DEADLINE_SECONDS = 90.0
 # A server that a container host starts beside us may come later than we do.
 _GIVEN_DEADLINE_SECONDS = 30.0
 _CHECK_INTERVAL_SECONDS = 0.1
+# No space, over the quota, read-only, not allowed, no folder.
+_NOT_USABLE = frozenset({ENOSPC, EDQUOT, EROFS, EACCES, EPERM, ENOTDIR})
 # A port that was free may be taken before the server binds it: then once more, on other ports.
 _ATTEMPTS = 3
 
@@ -80,7 +83,7 @@ class Stack:
 
         Raises Misconfigured (all missing prerequisites at once), or ServerFailed.
         """
-        with self.folder.locked() as lock:
+        with _usable(self.folder.path), self.folder.locked() as lock:
             for name in self._names:
                 self.folder.home(name).borrowed_file.unlink(missing_ok=True)
             return self._up(self._absent(), lock, report)
@@ -90,7 +93,7 @@ class Stack:
         """As `up`, inside the block. Servers that only borrowers started are ended by whichever leaves last."""
         with self.folder.in_use() as nobody_else_uses_it:
             try:
-                with self.folder.locked() as lock:
+                with _usable(self.folder.path), self.folder.locked() as lock:
                     absent = self._absent()
                     for name in absent:
                         self.folder.home(name).borrowed_file.touch()
@@ -235,6 +238,20 @@ class Stack:
         if isinstance(record, ProcessRecord):
             return ServerStatus(name, Source.PACKAGES, record.address, answers, pid=record.pid, log=str(home.log_file))
         return ServerStatus(name, Source.DOCKER, record.address, answers)
+
+
+@contextmanager
+def _usable(folder: Path) -> Iterator[None]:
+    """Raises Misconfigured where a disk is full or a file cannot be written: the machine's trouble, not ours."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _NOT_USABLE:
+            raise
+        raise Misconfigured(
+            f"{error.filename or folder}: {error.strerror}; make room there or let it be written, "
+            "or choose another folder: --dir for the servers' data, XDG_CACHE_HOME for their jars"
+        ) from error
 
 
 def _in_threads(names: list[ServerName], work: Callable[[ServerName], Outcome]) -> dict[ServerName, Outcome]:
