@@ -19,8 +19,9 @@ from tidegate_kernel.queries import load_queries
 
 _QUERIES = load_queries(__package__)
 
-# The functions bound how long they wait for locks. This also bounds how long ATTACH looks through the default
-# partition, whose claims wait meanwhile.
+# The functions bound how long they wait for locks: half a second. ATTACH also looks through the default partition, whose
+# claims wait meanwhile: as long again, some millions of rows.
+_ATTACH = timedelta(seconds=1)
 _STEP = timedelta(seconds=2)
 # A day of a billion claims is looked through once, and no claim waits for it.
 _SEARCH = timedelta(minutes=15)
@@ -43,7 +44,7 @@ async def attach_days(connection: Connection) -> Attached:
     attached: list[date] = []
     for place, day in enumerate(missing):
         try:
-            async with step(connection, _STEP):
+            async with step(connection, _ATTACH):
                 is_new = await connection.fetchval(_QUERIES["attach_day"], day)
         except (asyncpg.LockNotAvailableError, asyncpg.QueryCanceledError):
             # The next day would hold claims up for as long again, and in vain.

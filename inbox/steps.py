@@ -24,6 +24,6 @@ async def step(connection: Connection, limit: timedelta) -> AsyncIterator[None]:
             yield
     except asyncpg.InsufficientPrivilegeError as error:
         raise Misconfigured(
-            f"the inbox cannot be kept ({error}); grant this role EXECUTE on the functions of schema 'tidegate', "
-            "whose owner has to own tidegate.inbox"
+            f"the inbox cannot be kept ({error}); grant this role what a worker needs: "
+            "'tidegate migrate --worker-role ROLE'"
         ) from error

@@ -101,7 +101,8 @@ class InboxUpkeep:
             _log.info(logs.INBOX_DAYS_ATTACHED, days=[str(day) for day in sorted(attached)])
         if left:
             raise Transient(
-                f"{len(left)} days, {left[0]} first, got no partition: claims in the default one stood in the way"
+                f"{len(left)} days, {left[0]} first, got no partition: claims in the default one are open, "
+                "or it is too large to be searched in a second; they go there meanwhile, which only costs time"
             )
 
     async def _clean(self) -> None:

@@ -66,7 +66,6 @@ def test_queries_and_code_know_the_same_names() -> None:
 def test_sql_stands_in_files() -> None:
     """A statement in the code is not prepared by the test that prepares them all; the few that stay are named here."""
     may_stay = {
-        "inbox/days.py": "names of tables cannot be parameters",
         "tidegate/migrations/": "what it looks for may not be there yet",
         "tidegate/testing/databases.py": "databases cannot be made in a transaction or by parameters",
         "tidegate/stack/": "the servers' own questions",

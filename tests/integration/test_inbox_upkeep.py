@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import secrets
 import time
 from collections.abc import AsyncIterator
 from datetime import UTC, date, datetime, timedelta
@@ -18,6 +19,7 @@ from inbox.store import claim, keep_horizon
 from inbox.sweep import Swept, sweep
 from inbox.upkeep import InboxUpkeep, upkeep_trouble
 from tests.integration.claims import SILENCE_LIMIT, days_of, key, owner, partitions_of, set_today, take
+from tidegate.migrations.grants import Duty, grant
 from tidegate_kernel.clock import SystemClock
 from tidegate_kernel.event import Fence
 from tidegate_kernel.metrics import Metrics
@@ -355,6 +357,31 @@ async def test_numbers_of_the_inbox_are_told(pool: Pool, connection: Connection,
     assert read("tidegate_inbox_partitions", {"part": "days"}) == 15
     assert read("tidegate_inbox_upkeep_succeeded_timestamp_seconds") == pytest.approx(time.time(), abs=60)
     assert (read("tidegate_inbox_upkeep_seconds") or 0) > 0
+
+
+async def test_worker_with_few_rights_keeps_the_inbox(
+    pool: Pool, connection: Connection, database: str, weekly: Fence
+) -> None:
+    """Workers own no table and may delete no claim; a whole round, from attaching to dropping, goes with their grants."""
+    await attach_days(connection)
+    await take(pool, weekly, [key(TODAY), key(CONSTANT_BUCKET)])
+    await set_today(connection, TODAY + timedelta(days=30))
+    role = f"worker_{secrets.token_hex(4)}"
+    await connection.execute(f"CREATE ROLE {role}")
+    await grant(connection, {role: Duty.WORKER})
+
+    async def become(opened: asyncpg.pool.PoolConnectionProxy[asyncpg.Record]) -> None:
+        await opened.execute(f"SET ROLE {role}")
+
+    try:
+        async with asyncpg.create_pool(database, min_size=0, setup=become) as poor:
+            assert await keeper(poor).once()
+    finally:
+        await connection.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
+
+    today = TODAY + timedelta(days=30)
+    assert await days_of(connection) == [name(today + timedelta(days=n)) for n in range(-7, 8)]
+    assert await connection.fetchval("SELECT count(*) FROM tidegate.inbox") == 0
 
 
 async def test_horizon_is_stored_in_whole_days(pool: Pool, connection: Connection, weekly: Fence) -> None:

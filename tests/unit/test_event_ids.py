@@ -144,6 +144,23 @@ def test_id_that_is_empty_or_no_text_has_an_exact_outcome(id: Any, expected: dic
     assert {envelope: outcome(envelope, id) for envelope in expected} == expected
 
 
+@pytest.mark.parametrize(
+    "reader, value",
+    [
+        (PLAIN, b'{"event_id":"1","type":"t","event_id":"2"}'),
+        (CLOUD_EVENTS, b'{"specversion":"1.0","id":"1","source":"/s","type":"t","data":{},"id":"2"}'),
+    ],
+)
+def test_last_of_two_equal_keys_is_the_id(reader: EnvelopeReader, value: bytes) -> None:
+    """Case 34: what most parsers do, and always the same: two deliveries of the record have one claim."""
+    topic = Topic("shop.orders", Json(), reader)
+    decoder = Decoder({topic.name: topic}, [on("t", dict, nothing)], "dead_letter")
+
+    (arrival,) = decoder.decode([StoredRecord(value)]).events
+
+    assert arrival.event.id == "2"
+
+
 def test_number_and_its_digits_are_one_id() -> None:
     """A producer that changes the JSON type of its key must not have every event handled again."""
     (number,), (digits,) = claimed(decoded("plain", 17)).keys, claimed(decoded("plain", "17")).keys
