@@ -15,6 +15,7 @@ from consumers.backfill import Backfill, Progress
 from consumers.backfill_lease import BackfillLease, Unfinished, start_deed
 from consumers.intents import Intents
 from consumers.meter import Tally
+from consumers.obstacle import is_same_topic
 from consumers.positions import Position, Positions
 from inbox.store import claims_since
 from tidegate.app import App
@@ -27,7 +28,7 @@ from tidegate_kernel import logs
 from tidegate_kernel.audit import refuse_early
 from tidegate_kernel.clock import SystemClock
 from tidegate_kernel.errors import AlreadyRunning, Misconfigured
-from tidegate_kernel.event import RunId, TopicPartition
+from tidegate_kernel.event import LIVE, RunId, TopicPartition
 from tidegate_kernel.kafka import open_reader
 from tidegate_kernel.permissions import Action, Actor, Deed
 from tidegate_kernel.postgres import translated_errors
@@ -170,7 +171,7 @@ async def _start_or_resume(
             await lease.abandon(unfinished)
         elif await lease.resume(unfinished):
             return _Planned(unfinished.run, was_resumed=True, gaps={})
-    starts, gaps = await _plan(job, resources, options)
+    starts, gaps = await _plan(live, resources, options)
     if isinstance(job, ConsumerJob) and not options.beyond_horizon:
         await _refuse_forgotten(live, resources, starts)
     run = await lease.start(options.start.spell(), starts, gaps=gaps)
@@ -186,20 +187,21 @@ def _refuse_other_start(job: Job, unfinished: Unfinished, options: BackfillOptio
 
 
 async def _plan(
-    job: Job, resources: Resources, options: BackfillOptions
+    live: JobParts, resources: Resources, options: BackfillOptions
 ) -> tuple[dict[TopicPartition, Position], dict[str, int]]:
     """Where each partition starts and ends, and how many records of each are gone already."""
+    positions = await Positions(resources.pool, job=live.id, run=LIVE, owner=resources.owner).all()
     async with open_reader(resources.settings.kafka) as reader:
-        partitions = sorted({p for topic in job.topics for p in await reader.partitions_of(topic.name)})
-        ids = {topic.name: await reader.topic_id(topic.name) for topic in job.topics}
+        partitions = sorted({p for topic in live.job.topics for p in await reader.partitions_of(topic.name)})
+        ids = {p: _topic_id(positions.get(p), await reader.topic_id(p.topic)) for p in partitions}
         ranges = await reader.ranges(partitions)
-        wanted = await _wanted(reader, resources, options.start, partitions)
+        wanted = await _wanted(reader, resources, options.start, ids)
     starts: dict[TopicPartition, Position] = {}
     gaps: dict[str, int] = {}
     for partition in partitions:
-        first, topic_id = wanted.get(partition, (ranges[partition].start, ids[partition.topic]))
+        first, topic_id = wanted.get(partition, (ranges[partition].start, ids[partition]))
         where = f"{partition.topic}:{partition.partition}"
-        if topic_id != ids[partition.topic] or first > ranges[partition].end:
+        if topic_id != ids[partition] or first > ranges[partition].end:
             raise Misconfigured(
                 f"{where}: the topic was re-created since {options.start.spell()!r}; its offsets mean others"
             )
@@ -213,6 +215,12 @@ async def _plan(
             f"gap: retention removed records after {options.start.spell()!r}: {told}; --accept-gap goes on"
         )
     return starts, gaps
+
+
+def _topic_id(live: Position | None, now: UUID) -> UUID:
+    """Under which id the job knows the topic: the live consumer's number where the broker has no ids, so that events
+    known by their place have the same claims here and there."""
+    return live.topic_id if live is not None and is_same_topic(live.topic_id, now) else now
 
 
 async def _refuse_forgotten(live: JobParts, resources: Resources, starts: Mapping[TopicPartition, Position]) -> None:
@@ -235,14 +243,14 @@ async def _refuse_forgotten(live: JobParts, resources: Resources, starts: Mappin
 
 
 async def _wanted(
-    reader: RecordSource, resources: Resources, start: BackfillStart, partitions: list[TopicPartition]
+    reader: RecordSource, resources: Resources, start: BackfillStart, ids: Mapping[TopicPartition, UUID]
 ) -> Mapping[TopicPartition, tuple[int, UUID]]:
     """Start offset and topic id per partition; a partition that is not named starts at its log's start."""
     if start.checkpoint is not None:
         return await read_checkpoint(resources.pool, start.checkpoint)
     if start.time is not None:
-        offsets = await reader.offsets_at(partitions, int(start.time.timestamp() * 1000))
-        return {p: (offset, await reader.topic_id(p.topic)) for p, offset in offsets.items()}
+        offsets = await reader.offsets_at(ids, int(start.time.timestamp() * 1000))
+        return {p: (offset, ids[p]) for p, offset in offsets.items()}
     return {}
 
 
