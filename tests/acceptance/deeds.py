@@ -1,0 +1,94 @@
+"""How each action is typed, and what has to be there for it to succeed.
+
+An action that gets its command gets its row here; until then it stands in NOT_YET. `test_command_permissions.py` types
+each row as every kind of bearer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tidegate_kernel.permissions import Action
+
+
+@dataclass(frozen=True)
+class Typed:
+    """A command line; {n} differs for each bearer, {topic} is the service's. `before` is SQL that makes it possible."""
+
+    command: str
+    before: str = ""
+
+    def words(self, n: int, topic: str) -> list[str]:
+        return [word.format(n=n, topic=topic) for word in self.command.split()]
+
+
+_LEDGER = "(SELECT id FROM tidegate.job WHERE code = 'ledger')"
+_INTERRUPTED_BACKFILL = (
+    "INSERT INTO tidegate.backfill (job, source, holder, lease_until) "
+    f"VALUES ({_LEDGER}, 'beginning', 'gone', now() - interval '1 minute') ON CONFLICT DO NOTHING"
+)
+_PAUSED = (
+    "INSERT INTO tidegate.intent (kind, job, reason, actor) "
+    f"SELECT 'pause', {_LEDGER}, 'for the test', 'tests' WHERE NOT EXISTS (SELECT FROM tidegate.intent "
+    f"WHERE job = {_LEDGER} AND kind = 'pause' AND topic IS NULL AND ended_at IS NULL);"
+)
+_FLOODED = (
+    "INSERT INTO tidegate.intent (kind, job, topic, reason, actor) "
+    f"SELECT 'flood', {_LEDGER}, p.topic, 'too many', 'tidegate' FROM tidegate.position AS p "
+    f"WHERE p.job = {_LEDGER} AND p.partition = 0 AND p.run = 0 AND NOT EXISTS (SELECT FROM tidegate.intent "
+    "WHERE kind = 'flood' AND ended_at IS NULL)"
+)
+
+COMMANDS: dict[Action, Typed] = {
+    Action.JOB_PAUSE: Typed("pause search --reason tests"),
+    Action.JOB_RESUME: Typed("resume search"),
+    Action.CHECKPOINT_CREATE: Typed("checkpoint create c{n} --at beginning"),
+    Action.CHECKPOINT_DELETE: Typed(
+        "checkpoint delete gone --yes",
+        "INSERT INTO tidegate.checkpoint VALUES ('gone', 't', 0, gen_random_uuid(), 0) ON CONFLICT DO NOTHING",
+    ),
+    Action.BACKFILL_START: Typed(
+        "run ledger --backfill --from-beginning --accept-gap",
+        "UPDATE tidegate.backfill SET state = 'done' WHERE state = 'running'",
+    ),
+    Action.BACKFILL_ABANDON: Typed(
+        "run ledger --backfill --from-beginning --accept-gap --abandon", _INTERRUPTED_BACKFILL
+    ),
+    Action.OFFSETS_SET: Typed("offsets set ledger {topic}:0 --to 3 --reason tests --yes", _PAUSED),
+    Action.OFFSETS_SKIP: Typed(
+        "offsets skip ledger {topic}:0 --to 2 --reason tests --yes",
+        _PAUSED + "UPDATE tidegate.position SET next_offset = 0 WHERE partition = 0 AND run = 0",
+    ),
+    Action.OFFSETS_ACCEPT_GAP: Typed(
+        "offsets accept-gap ledger {topic}:1 --reason tests --yes",
+        _PAUSED + "UPDATE tidegate.position SET next_offset = 0 WHERE partition = 1 AND run = 0",
+    ),
+    Action.OFFSETS_ADOPT: Typed(
+        "offsets adopt ledger {topic}:0 --reason tests --yes",
+        _PAUSED + "UPDATE tidegate.position SET topic_id = gen_random_uuid() WHERE partition = 0 AND run = 0",
+    ),
+    Action.FLOOD_RELEASE: Typed("flood release ledger --until-end --reason tests --yes", _FLOODED),
+    Action.TOKEN_CREATE: Typed("tokens create made-{n} --role viewer"),
+    Action.TOKEN_REVOKE: Typed(
+        "tokens revoke unwanted --reason tests --yes",
+        "INSERT INTO tidegate.access_token (name, role, sha256, created_by) SELECT 'unwanted', 'viewer', "
+        "sha256(gen_random_uuid()::text::bytea), 'tests' WHERE NOT EXISTS "
+        "(SELECT FROM tidegate.access_token WHERE name = 'unwanted' AND revoked_at IS NULL)",
+    ),
+}
+
+NOT_YET = frozenset(
+    {
+        Action.RUN_TRIGGER,
+        Action.RUN_CANCEL,
+        Action.REBUILD_START,
+        Action.REBUILD_SWAP,
+        Action.REBUILD_ABANDON,
+        Action.DLQ_READ_PAYLOAD,
+        Action.DLQ_REPLAY,
+        Action.DLQ_IMPORT,
+        Action.DLQ_DISCARD,
+        Action.DLQ_EDIT,
+    }
+)
+"""Actions that no command does so far."""
