@@ -19,8 +19,8 @@ from tidegate_kernel.queries import load_queries
 
 _QUERIES = load_queries(__package__)
 
-# The functions bound how long they wait for locks: half a second. ATTACH also looks through the default partition, whose
-# claims wait meanwhile: as long again, some millions of rows.
+# The functions bound how long they wait for locks: half a second. ATTACH also looks through the default partition, and
+# whoever claims there waits meanwhile: as long again.
 _ATTACH = timedelta(seconds=1)
 _STEP = timedelta(seconds=2)
 # A day of a billion claims is looked through once, and no claim waits for it.

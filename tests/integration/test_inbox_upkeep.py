@@ -362,7 +362,7 @@ async def test_numbers_of_the_inbox_are_told(pool: Pool, connection: Connection,
 async def test_worker_with_few_rights_keeps_the_inbox(
     pool: Pool, connection: Connection, database: str, weekly: Fence
 ) -> None:
-    """Workers own no table and may delete no claim; a whole round, from attaching to dropping, goes with their grants."""
+    """Workers own no table and may delete no claim: a whole round, attaching to dropping, goes with their grants."""
     await attach_days(connection)
     await take(pool, weekly, [key(TODAY), key(CONSTANT_BUCKET)])
     await set_today(connection, TODAY + timedelta(days=30))
