@@ -222,10 +222,13 @@ class ConsumerLoop:
         for lane in self._running:
             await lane.let_go(partition)
         position = await self._steward.take(partition, survey)
+        obstacle = survey.obstacle(partition, position)
+        if obstacle is not None:
+            # Perhaps the former owner settled what was written after the first look, while we waited for its row.
+            obstacle = (await self._steward.survey(source, [partition])).obstacle(partition, position)
         if partition not in self._assigned:
             return  # revoked meanwhile: whoever owns it now raises the epoch after us
         source.seek(partition, position.next_offset)
-        obstacle = survey.obstacle(partition, position)
         held = self.holdings.add(partition, position)
         self._watch.obey(held, source)
         topic, number = partition

@@ -88,3 +88,25 @@ async def test_nothing_is_resumed_before_its_position_was_looked_at(rig: Rig) ->
         await rig.stands_at(P0, 5)
 
     assert handled(rig) == [3, 4]
+
+
+async def test_what_the_former_owner_settled_meanwhile_is_no_position_beyond_the_end(rig: Rig) -> None:
+    """The log is looked at first, then the row is waited for: its former owner may settle records that are newer than
+    that look, and a partition blocked for it would wait for a person for nothing."""
+    rig.rows.rows[P0] = Position(0, 5, rig.broker.topic_id("t"))
+    take_over = rig.rows.take_over
+
+    async def after_the_former_owner(partition: TopicPartition) -> Position | None:
+        if partition == P0 and rig.rows.rows[P0].next_offset == 5:
+            rig.fill(P0, 3)
+            rig.rows.rows[P0] = replace(rig.rows.rows[P0], next_offset=8)
+        return await take_over(partition)
+
+    rig.rows.take_over = after_the_former_owner  # type: ignore[method-assign]  # it is in the middle of a batch
+    loop = rig.loop()
+    async with running(loop):
+        await rig.until(lambda: loop.holdings.get(P0) is not None)
+        rig.fill(P0, 1)
+        await rig.until(lambda: handled(rig) == [8] or any(held.blocked for held in loop.holdings.all()))
+
+    assert handled(rig) == [8]
