@@ -63,11 +63,12 @@ class Plan(NamedTuple):
 async def plan_offsets(app: App, settings: Settings, job: Job, target: Target, ask: Ask) -> Plan:
     """Returns what `ask` would do now. Raises Misconfigured for what cannot be done, with what can."""
     try:
-        logs = await logs_of(settings, job)
+        # Positions first: a log looked at later can only reach further, so none seems to be beyond its end.
         async with connect(settings.postgres_dsn.get_secret_value()) as connection:
             with translated_errors("plan offsets"):
                 positions = await live_places(connection, app, job)
                 intents = await _intents(connection, app, job)
+        logs = await logs_of(settings, job)
     except Transient as error:
         raise Misconfigured(f"the offsets cannot be read: {error}") from error
     stands = [stand for stand in stands_of(positions, logs) if target.covers(stand.partition)]
