@@ -94,7 +94,7 @@ class Broker:
 
 
 async def formatted_brokers(folder: Path, *, via: Sequence[int]) -> list[Broker]:
-    """As many brokers as there are ports `via`, one cluster together, ready for their first start."""
+    """As many brokers as there are ports `via` of proxies, one cluster together, ready for their first start."""
     await asyncio.to_thread(fetch, JARS, Silence())
     brokers = []
     for node, port in enumerate(via, start=1):

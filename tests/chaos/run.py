@@ -19,6 +19,7 @@ from tests.chaos.auditor.found import Addresses, log_ends
 from tests.chaos.auditor.verdict import Verdict
 from tests.chaos.auditor.written import SOURCES
 from tests.chaos.faults import STRIKES, Fault
+from tests.chaos.flight import Sight
 from tests.chaos.producer import producing
 from tests.chaos.scene import Scene
 from tests.chaos.workers import Ended
@@ -130,13 +131,18 @@ async def _strike(scene: Scene, plan: Plan) -> None:
 
 async def drained(scene: Scene) -> int:
     """Returns 0 once every record is settled by every job and published; else how many were not in time."""
-    ends = await log_ends(scene.kafka.address, SOURCES)
+    return await all_settled(scene.kafka.address, scene.sight)
+
+
+async def all_settled(bootstrap: str, sight: Sight) -> int:
+    """As `drained`, wherever Kafka is and whichever jobs are seen."""
+    ends = await log_ends(bootstrap, SOURCES)
     unsettled = -1
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_DRAIN_SECONDS):
             while unsettled != 0:
                 with contextlib.suppress(OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
-                    unsettled = await scene.sight.unsettled(ends)
+                    unsettled = await sight.unsettled(ends)
                 await asyncio.sleep(_LOOK_SECONDS if unsettled else 0)
     return unsettled
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -125,11 +126,11 @@ async def scene(folder: Path, *, seed: int, rate: float) -> AsyncIterator[Scene]
             await opened.enter_async_context(Proxy(server.name, via, server.port).listening())
             for server, via in zip(stage.all, stage.via, strict=True)
         ]
-        environment = _environment(stage)
-        await _prepare(folder, environment)
+        told = environment("app", _by_proxies(stage))
+        await prepare(folder, told)
         story = Story(seed, datetime.now(UTC))
         producer = Producer(stage.kafka.address, story, folder / "producer.jsonl", rate=rate)
-        workers = await opened.enter_async_context(fleet(folder, environment, size=_WORKERS))
+        workers = await opened.enter_async_context(fleet(folder, told, size=_WORKERS))
         sight = Sight(stage.postgres.address, producer, proxies[2:], _JOBS)
         yield Scene(
             folder,
@@ -171,18 +172,24 @@ async def _servers(folder: Path) -> _Stage:
     return _Stage(servers.of_broker(broker[0]), postgres, elasticsearch, clickhouse, via)
 
 
-def _environment(stage: _Stage) -> Mapping[str, str]:
-    """What a worker is told: every server by its proxy."""
+def environment(app: str, addresses: Mapping[str, str]) -> Mapping[str, str]:
+    """What a worker is told: which attribute of the application's module to run, and where the servers are."""
     inherited = {key: value for key, value in os.environ.items() if not key.startswith("TIDEGATE_")}
-    kafka, postgres, elasticsearch, clickhouse = stage.via
-    dsn = urlsplit(stage.postgres.address)
-    assert dsn.hostname is not None
     return {
         **inherited,
         **_TIMES,
+        **addresses,
         "PYTHONPATH": f"{ROOT}{os.pathsep}{_APP}",
-        "TIDEGATE_APP": "chaos_app:app",
+        "TIDEGATE_APP": f"chaos_app:{app}",
         "TIDEGATE_HTTP_PORT": "0",
+    }
+
+
+def _by_proxies(stage: _Stage) -> Mapping[str, str]:
+    """Every server's address as its proxy's."""
+    kafka, postgres, elasticsearch, clickhouse = stage.via
+    dsn = urlsplit(stage.postgres.address)
+    return {
         "TIDEGATE_KAFKA_BOOTSTRAP": f"127.0.0.1:{kafka}",
         "TIDEGATE_POSTGRES_DSN": dsn._replace(netloc=f"{dsn.username}:{dsn.password}@127.0.0.1:{postgres}").geturl(),
         "TIDEGATE_ELASTICSEARCH_URL": f"http://127.0.0.1:{elasticsearch}",
@@ -190,13 +197,11 @@ def _environment(stage: _Stage) -> Mapping[str, str]:
     }
 
 
-async def _prepare(folder: Path, environment: Mapping[str, str], *more: str) -> None:
-    """Tables, index and topics are there."""
-    import sys
-
-    for arguments in (["dev-prepare"], ["topics", "create", "--also", "chaos.recorded:2", *more]):
+async def prepare(folder: Path, told: Mapping[str, str]) -> None:
+    """Tables, sinks and topics are there, as the command line makes them."""
+    for arguments in (["dev-prepare"], ["topics", "create", "--also", "chaos.recorded:2"]):
         command = [sys.executable, "-m", "tidegate", *arguments]
-        child = Child(Command(command, folder, folder / "prepare.log", environment=environment))
+        child = Child(Command(command, folder, folder / "prepare.log", environment=told))
         await child.start()
         assert child.process is not None
         code = await asyncio.wait_for(child.process.wait(), _PREPARE_SECONDS)

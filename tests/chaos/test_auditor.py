@@ -52,6 +52,7 @@ def found(written: Written) -> Found:
         for logged, reason in expected.dead(written, job)
     ]
     return Found(
+        jobs=JOBS,
         effects=effects,
         accounts=_accounts(order),
         claims=[{"code": job, "bucket": day, "id": i} for job in JOBS for day, i in expected.claims(written)],

@@ -127,55 +127,62 @@ def _topic(name: str, partitions: int) -> Topic:
     )
 
 
-changes, mirror = _topic("chaos.changes", 4), _topic("chaos.mirror", 2)
+_TOPICS = [_topic("chaos.changes", 4), _topic("chaos.mirror", 2)]
 
-app = App(
-    service="chaos",
-    owner="chaos-team",
-    jobs=[
-        ConsumerJob(
-            code="ledger",
-            topics=[changes, mirror],
-            unlisted="skip",
-            runbook="none",
-            events=[on("chaos.changed", Changed, to_command)],
-            retry=_IMPATIENT,
-        ),
-        ProjectionJob(
-            code="search",
-            topics=[changes, mirror],
-            unlisted="skip",
-            runbook="none",
-            events=[on("chaos.changed", Changed, document)],
-            sink=Elasticsearch(
-                index="chaos",
-                mappings={
-                    "properties": {
-                        "key": {"type": "keyword"},
-                        "version": {"type": "long"},
-                        "cents": {"type": "long"},
-                        "event_id": {"type": "keyword"},
-                    }
-                },
-            ),
-            freshness_sla=timedelta(seconds=5),
-            retry=_IMPATIENT,
-        ),
-        ProjectionJob(
-            code="report",
-            topics=[changes, mirror],
-            unlisted="skip",
-            runbook="none",
-            events=[on("chaos.changed", Changed, document)],
-            sink=ClickHouse(
-                table="chaos",
-                columns={"key": "String", "version": "Int64", "cents": "Int64", "event_id": "String"},
-                order_by=["key"],
-            ),
-            freshness_sla=timedelta(seconds=5),
-            retry=_IMPATIENT,
-        ),
-    ],
-    handlers=[handle_batch(RecordChange, record_changes), handle(RecordTwin, record_twin)],
-    migrations=Path(__file__).with_name("migrations"),
+_ledger = ConsumerJob(
+    code="ledger",
+    topics=_TOPICS,
+    unlisted="skip",
+    runbook="none",
+    events=[on("chaos.changed", Changed, to_command)],
+    retry=_IMPATIENT,
 )
+_search = ProjectionJob(
+    code="search",
+    topics=_TOPICS,
+    unlisted="skip",
+    runbook="none",
+    events=[on("chaos.changed", Changed, document)],
+    sink=Elasticsearch(
+        index="chaos",
+        mappings={
+            "properties": {
+                "key": {"type": "keyword"},
+                "version": {"type": "long"},
+                "cents": {"type": "long"},
+                "event_id": {"type": "keyword"},
+            }
+        },
+    ),
+    freshness_sla=timedelta(seconds=5),
+    retry=_IMPATIENT,
+)
+_report = ProjectionJob(
+    code="report",
+    topics=_TOPICS,
+    unlisted="skip",
+    runbook="none",
+    events=[on("chaos.changed", Changed, document)],
+    sink=ClickHouse(
+        table="chaos",
+        columns={"key": "String", "version": "Int64", "cents": "Int64", "event_id": "String"},
+        order_by=["key"],
+    ),
+    freshness_sla=timedelta(seconds=5),
+    retry=_IMPATIENT,
+)
+
+
+def _app(*jobs: ConsumerJob | ProjectionJob) -> App:
+    return App(
+        service="chaos",
+        owner="chaos-team",
+        jobs=jobs,
+        handlers=[handle_batch(RecordChange, record_changes), handle(RecordTwin, record_twin)],
+        migrations=Path(__file__).with_name("migrations"),
+    )
+
+
+app = _app(_ledger, _search, _report)
+ledger_app = _app(_ledger)
+"""For a run that is about Kafka alone."""

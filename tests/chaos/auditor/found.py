@@ -41,18 +41,23 @@ _WAITING = "SELECT count(*) FROM tidegate.outbox"
 
 @dataclass(frozen=True)
 class Addresses:
-    """Where the servers are, past every proxy."""
+    """Where the servers are, past every proxy. Without sinks only the ledger ran."""
 
     kafka: str
     postgres: str
-    elasticsearch: str
-    clickhouse: str
+    elasticsearch: str = ""
+    clickhouse: str = ""
+
+    @property
+    def jobs(self) -> Sequence[str]:
+        return JOBS if self.elasticsearch else (LEDGER,)
 
 
 @dataclass(frozen=True)
 class Found:
-    """Everything, as it was read. `letters_published` and `positions` are by job."""
+    """Everything, as it was read, of the jobs that ran. `letters_published` is by job."""
 
+    jobs: Sequence[str]
     effects: Sequence[Mapping[str, Any]]
     accounts: Sequence[Mapping[str, Any]]
     claims: Sequence[Mapping[str, Any]]
@@ -76,13 +81,12 @@ async def read_everything(at: Addresses) -> tuple[Found, Sequence[Logged], Mappi
         waiting = await connection.fetchval(_WAITING)
     finally:
         await connection.close()
-    async with httpx.AsyncClient(timeout=_TIMEOUT, trust_env=False) as http:
-        documents, rows = await _documents(http, at.elasticsearch), await _rows(http, at.clickhouse)
+    documents, rows = await _sinks(at) if at.elasticsearch else ({}, [])
     published, _ = await read_topics(at.kafka, [PUBLISHED])
-    letters = {job: (await read_topics(at.kafka, [f"chaos.{job}.dlq"]))[0] for job in JOBS}
+    letters = {job: (await read_topics(at.kafka, [f"chaos.{job}.dlq"]))[0] for job in at.jobs}
     sources, ends = await read_topics(at.kafka, SOURCES)
     effects, accounts, claims, positions, dead = tables
-    found = Found(effects, accounts, claims, positions, dead, waiting, documents, rows, published, letters)
+    found = Found(at.jobs, effects, accounts, claims, positions, dead, waiting, documents, rows, published, letters)
     return found, sources, ends
 
 
@@ -134,6 +138,11 @@ async def _read_partition(consumer: Any, partition: TopicPartition, end: int) ->
                 if r.offset < end
             ]
     return found
+
+
+async def _sinks(at: Addresses) -> tuple[dict[str, dict[str, Any]], list[dict[str, Any]]]:
+    async with httpx.AsyncClient(timeout=_TIMEOUT, trust_env=False) as http:
+        return await _documents(http, at.elasticsearch), await _rows(http, at.clickhouse)
 
 
 async def _documents(http: httpx.AsyncClient, url: str) -> dict[str, dict[str, Any]]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tests.chaos.auditor import expected
-from tests.chaos.auditor.found import JOBS, Found
+from tests.chaos.auditor.found import Found
 from tests.chaos.auditor.verdict import Verdict, Wrong
 from tests.chaos.auditor.written import Logged, Place, Written, spell
 
@@ -16,7 +16,7 @@ Letter = tuple[Logged, str, str]
 
 
 def judge_letters(verdict: Verdict, written: Written, found: Found) -> None:
-    for job in JOBS:
+    for job in found.jobs:
         wanted = {logged.place: (logged, reason) for logged, reason in expected.dead(written, job)}
         stored = [_stored(row) for row in found.letters if row["code"] == job]
         published = [_published(record) for record in found.letters_published[job]]
