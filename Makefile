@@ -8,7 +8,7 @@ SOURCES := $(wildcard tidegate tidegate_kernel consumers inbox dlq projections e
 # A folder without a module would stop mypy.
 TYPED := $(foreach folder,$(SOURCES),$(if $(shell find $(folder) -name '*.py' -print -quit),$(folder)))
 
-.PHONY: help setup demo test check static up down status clean bench lock sabotage
+.PHONY: help setup demo test check static up down status clean bench lock sabotage chaos
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,6 +43,11 @@ status: ## Ask every server
 
 bench: setup ## Measure against the real servers
 	@scripts/with-stack $(PY) -m bench
+
+CHAOS_SECONDS ?= 300
+CHAOS_SEED ?= 7
+chaos: setup ## Strike real servers and workers for CHAOS_SECONDS, then compare everything with what was sent
+	@$(PY) -m tests.chaos --seconds $(CHAOS_SECONDS) --seed $(CHAOS_SEED)
 
 sabotage: setup ## Prove that the tests can fail: each patch in tests/sabotage must turn the test it names red
 	@scripts/with-stack $(PY) scripts/sabotage.py
