@@ -79,12 +79,15 @@ EXAMPLES = (
         Schedule(
             Kind.EACH,
             (
+                Pass(2.0),
                 Deliver((_GOOD, _GOOD, Spec(key=1))),
-                Strike(Deed.FREEZE, after=20),
+                Strike(Deed.FREEZE, after=6),
                 Strike(Deed.JOIN),
                 Pass(8.0),
-                Deliver((_GOOD,)),
+                Deliver((_GOOD, Spec(key=1))),
                 Pass(8.0),
+                Strike(Deed.THAW),
+                Pass(2.0),
                 Strike(Deed.REJOIN),
             ),
         ),

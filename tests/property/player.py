@@ -36,6 +36,8 @@ _LOOK_SECONDS = 0.5
 _DRAINED_SECONDS = 120.0
 _STOPPED_SECONDS = 60.0
 _SLOW_SECONDS = 0.3
+# What was armed last shall strike, too.
+_LAST_SECONDS = 2.0
 
 # To the next owner they look alike: it takes over from one that released nothing.
 _DEATHS = frozenset({Deed.KILL, Deed.CANCEL, Deed.EXPEL, Deed.FREEZE})
@@ -59,6 +61,7 @@ class Player:
             self._join()
         for step in schedule.steps:
             await self._step(step)
+        await asyncio.sleep(_LAST_SECONDS)
         self._heal()
         await self._until_done()
         await self._stop()

@@ -26,7 +26,8 @@ from tidegate_kernel.source import Assigned, LogRange, RecordSource, Revoked
 if TYPE_CHECKING:
     from tests.property.world import World
 
-_AGAIN_SECONDS = 1.0
+# As the supervisor of a worker: after an error the job is started anew, ever later.
+_AGAIN_SECONDS, _LONGEST_SECONDS = 1.0, 30.0
 # After which the group of a dead process deals its partitions to others.
 _SESSION_SECONDS = 5.0
 
@@ -108,12 +109,14 @@ class Process:
     # Its life.
 
     async def _live(self) -> None:
+        restarts = 0
         while not self._stopping.is_set():
             self._inner = asyncio.create_task(self._run_once(), name=f"{self.name}-run")
             await asyncio.wait([self._inner])
             if not self._inner.cancelled() and (error := self._inner.exception()) is not None:
                 self.world.note_restart(error)
-                await asyncio.sleep(_AGAIN_SECONDS)
+                await asyncio.sleep(min(_LONGEST_SECONDS, _AGAIN_SECONDS * 2**restarts))
+                restarts += 1
 
     async def _run_once(self) -> None:
         await self.gate()

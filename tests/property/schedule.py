@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import chain
 from typing import TypeAlias
 
 from hypothesis import strategies as st
@@ -201,14 +202,50 @@ _TROUBLE = st.one_of(
     st.builds(Hole, partition=st.integers(0, 2), offsets=st.integers(1, 3)),
 )
 _PASSES = st.builds(Pass, seconds=_SECONDS, points=st.integers(1, 60))
-_STEPS = st.one_of(_DELIVERS, _DELIVERS, _AGAIN, _STRIKES, _STRIKES, _BREAKS, _TROUBLE, _PASSES)
+
+
+def _one_after_the_other(*steps: st.SearchStrategy[Step] | Step) -> st.SearchStrategy[tuple[Step, ...]]:
+    return st.tuples(*(step if isinstance(step, st.SearchStrategy) else st.just(step) for step in steps))
+
+
+def _zombie(deed: Deed, process: int, after: int) -> tuple[Step, ...]:
+    """Expelled in the middle of a batch, it goes on when another has taken over and done the work."""
+    more = Deliver((Spec(), Spec(key=1), Spec(key=2)))
+    return (
+        Strike(deed, process=process, after=after),
+        Strike(Deed.JOIN),
+        Pass(8.0),
+        more,
+        Pass(8.0),
+        Strike(Deed.THAW, process=process),
+        Pass(2.0),
+    )
+
+
+_SOON = st.integers(1, 24)
+_CHUNKS = st.one_of(
+    _one_after_the_other(_DELIVERS),
+    _one_after_the_other(_AGAIN),
+    _one_after_the_other(_PASSES),
+    _one_after_the_other(_TROUBLE),
+    _one_after_the_other(_STRIKES),
+    # What strikes soon after a delivery strikes in the middle of its batch.
+    _one_after_the_other(_DELIVERS, _STRIKES),
+    _one_after_the_other(_DELIVERS, st.builds(Outage, st.sampled_from(Thing), seconds=_SECONDS, after=_SOON)),
+    _one_after_the_other(_DELIVERS, st.builds(Strike, st.just(Deed.KILL), process=_PROCESS, after=_SOON)),
+    _one_after_the_other(_BREAKS, _DELIVERS),
+    _one_after_the_other(st.builds(SinkBreaks, st.sampled_from((0.0, 0.5, 1.0))), _DELIVERS),
+    st.tuples(
+        _DELIVERS, st.builds(_zombie, st.sampled_from((Deed.EXPEL, Deed.FREEZE)), process=_PROCESS, after=_SOON)
+    ).map(lambda drawn: (drawn[0], *drawn[1])),
+)
 
 
 def schedules(kind: Kind) -> st.SearchStrategy[Schedule]:
     """Any life of a job of that kind: a few deliveries first, then everything at once."""
     return st.builds(
-        lambda first, steps, processes: Schedule(kind, (first, *steps), processes),
+        lambda first, chunks, processes: Schedule(kind, (first, *chain.from_iterable(chunks)), processes),
         _DELIVERS,
-        st.lists(_STEPS, min_size=2, max_size=14),
+        st.lists(_CHUNKS, min_size=2, max_size=8),
         st.integers(1, 2),
     )
