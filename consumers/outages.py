@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 
 import structlog
@@ -35,6 +35,8 @@ _PROBE_AGAIN_SECONDS = 1.0
 # A batch takes milliseconds; one in hand for longer may hang on a server that takes packets and never answers.
 _SILENCE_SECONDS = 5.0
 _LOOK_SECONDS = 1.0
+# Long enough for a pooler that is short of connections to give one to the probe: nothing is away then.
+_CUT_OFF_AFTER = timedelta(seconds=10)
 
 
 class Outages:
@@ -121,7 +123,9 @@ class Outages:
         if away := self._resting_for():
             for held in holdings.all():
                 held.hold(Hold.OUTAGE, f"{' and '.join(away)} does not answer", source)
-        if POSTGRES in self.open and any(map(self._is_silent, holdings.all())):
+        since = self.open.get(POSTGRES)
+        is_long_away = since is not None and self._clock.now() - since >= _CUT_OFF_AFTER
+        if is_long_away and any(map(self._is_silent, holdings.all())):
             # Their server may never answer them, even when it is back.
             self._connections.cut()
 
