@@ -109,6 +109,11 @@ EXAMPLES = (
         ),
     ),
     Example(
+        "delivered-right-after-a-rebalance",
+        "A fetch that was under way before the rebalance gets the first records after it: they are not passed over.",
+        Schedule(Kind.EACH, (Pass(2.0), Strike(Deed.REVOKE), Deliver((_GOOD, Spec(key=1))), Pass(2.0))),
+    ),
+    Example(
         "revoked-while-a-handler-hangs",
         "A rebalance gives up on a hanging handler; the next owner ends its transaction and does the work.",
         Schedule(
