@@ -28,7 +28,7 @@ _PATIENCE_SECONDS = 5.0
 class Position:
     """Where a job stands in a partition. `end_offset` is set for backfills: the first offset they leave alone.
 
-    `is_suspect`: whoever owned it before ended there, without a release and without having moved it.
+    `is_suspect`: its last owners ended there, one after the other, without a release and without having moved it.
     """
 
     epoch: int

@@ -9,7 +9,8 @@ ON CONFLICT DO NOTHING;
 
 -- name: take_over
 -- The caller owns the position from now on: every earlier owner's settle finds another epoch. An owner that neither
--- released it nor moved it has died there, perhaps of the next record; so has one whose attempt at it has not ended.
+-- released it nor moved it has died there. One may have been frozen, or killed for no fault of the records; two in a
+-- row at one place make the next record suspect, and so does an attempt at it that has not ended.
 -- $1 job, $2 run, $3 topic, $4 partition, $5 owner. No row: the position was never begun.
 UPDATE tidegate.position
 SET
@@ -20,7 +21,7 @@ SET
 WHERE job = $1 AND run = $2 AND topic = $3 AND partition = $4
 RETURNING
     epoch, next_offset, end_offset, topic_id,
-    deaths > 0 OR (attempts > 0 AND attempt_offset IS NOT DISTINCT FROM next_offset) AS is_suspect;
+    deaths > 1 OR (attempts > 0 AND attempt_offset IS NOT DISTINCT FROM next_offset) AS is_suspect;
 
 -- name: release_positions
 -- The caller gives its positions up alive; what it had begun alone and not ended does not count as an attempt.
