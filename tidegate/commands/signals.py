@@ -30,8 +30,8 @@ def run_until_signal(
 ) -> T:
     """Runs `work(stop)` to its end; a signal sets `stop`, after which work in hand is finished.
 
-    A platform may send SIGTERM more than once; it means no more than the first. A second Ctrl-C is a person who does not
-    want to wait: the process ends on the spot with 130. Nothing is lost by that: what has not been settled is read
+    A platform may send SIGTERM more than once; it means no more than the first. A second Ctrl-C is a person who does
+    not want to wait: the process ends on the spot with 130. Nothing is lost by that: what has not been settled is read
     again. So it is when `work` has not ended some seconds after `drain`, because a server does not answer or a handler
     blocks: the process ends with `late_code`.
     """

@@ -47,12 +47,12 @@ class _TopicJob:
 
     `code` is stable: group, positions, claims and dead letters hang on it. `unlisted` says what happens to types that
     no `on` takes: "skip" (counted) or "dead_letter". `runbook`, `owner` (by default the App's) and `tier` are for
-    people. `batch_size` is in records: 500, for a projection its sink's, unless given. `flood`: how many dead letters stop
-    a topic, for all topics or by name. `global_ids`: event ids that are
-    no UUIDs are unique over all sources and scopes. `event_time_is_immutable`: every delivery of an event carries the
-    same time, so that its day can hold its claim. `dedupe_horizon`: how long the job remembers an event id after it
-    took it; `timedelta.max` is for ever. Unless given it is at least as long as Kafka keeps the records; a shorter one
-    is refused at the start of a ConsumerJob without `accept_short_horizon`.
+    people. `batch_size` is in records: 500, for a projection its sink's, unless given. `flood`: how many dead letters
+    stop a topic, for all topics or by name. `global_ids`: event ids that are no UUIDs are unique over all sources and
+    scopes. `event_time_is_immutable`: every delivery of an event carries the same time, so that its day can hold its
+    claim. `dedupe_horizon`: how long the job remembers an event id after it took it; `timedelta.max` is for ever.
+    Unless given it is at least as long as Kafka keeps the records; a shorter one is refused at the start of a
+    ConsumerJob without `accept_short_horizon`.
     """
 
     code: str
