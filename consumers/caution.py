@@ -1,8 +1,8 @@
 """Cautious mode: a record that ends its process must not end every process that takes it up.
 
-A partition whose last two owners ended in a row without release and without progress is suspect. Its records are then handled one by
-one, each alone in flight in the process, and each attempt is written down before it begins. A record that was begun so
-too often becomes a dead letter. Healthy partitions pay nothing.
+A partition whose last two owners ended in a row without release and without progress is suspect. Its records are then
+handled one by one, each alone in flight in the process, and each attempt is written down before it begins. A record
+that was begun so too often becomes a dead letter. Healthy partitions pay nothing.
 """
 
 from __future__ import annotations
