@@ -66,3 +66,7 @@ ALTER TABLE tidegate.position
     ADD COLUMN deaths integer NOT NULL DEFAULT 0,
     ADD COLUMN attempt_offset bigint,
     ADD COLUMN attempts integer NOT NULL DEFAULT 0;
+
+-- Letters are found by event id and by key. Hashed: a key may be longer than any other kind of index takes.
+CREATE INDEX dead_letter_by_event ON tidegate.dead_letter USING hash (event_id);
+CREATE INDEX dead_letter_by_key ON tidegate.dead_letter USING hash (key);
