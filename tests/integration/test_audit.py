@@ -270,8 +270,8 @@ async def test_first_changed_row_is_named(connection: Connection, change: str, t
 
     await connection.execute(change)
 
-    (broken,) = (await verify_chain(connection)).breaks
-    assert broken.startswith(told)
+    breaks = (await verify_chain(connection)).breaks
+    assert [broken.startswith(told) for broken in breaks] == [True], breaks
 
 
 async def test_chain_is_what_another_program_would_make(pool: Pool, connection: Connection) -> None:

@@ -17,6 +17,7 @@ from tidegate_kernel.token_deeds import Grant, bootstrap_token, create_token, re
 from tidegate_kernel.tokens import NOBODY, TokenState, bearer, list_tokens
 
 SOMEBODY = Actor(NOBODY, origin="tests")
+_WAITING = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
 
 
 async def _bearer(pool: Pool, text: str) -> Actor:
@@ -51,8 +52,13 @@ async def test_text_of_a_token_is_nowhere_in_the_database(pool: Pool) -> None:
 
 async def test_first_token_is_made_once_by_whoever_is_first(pool: Pool) -> None:
     """Two bootstraps at once would leave an admin token that nobody knows of."""
-    tries = [bootstrap_token(pool, SOMEBODY, f"root-{n}") for n in range(8)]
-
+    async with pool.acquire() as holder, holder.transaction():
+        # The end of the audit is held, so that none commits before all have come as far as they can.
+        await holder.execute("SELECT FROM tidegate.audit_head FOR UPDATE")
+        tries = [asyncio.create_task(bootstrap_token(pool, SOMEBODY, f"root-{n}")) for n in range(8)]
+        async with asyncio.timeout(30):
+            while await holder.fetchval(_WAITING) < len(tries):
+                await asyncio.sleep(0.01)
     ends = await asyncio.gather(*tries, return_exceptions=True)
 
     assert [isinstance(end, str) for end in ends].count(True) == 1
