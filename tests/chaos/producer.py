@@ -51,16 +51,21 @@ class Producer:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Returns after `stop`, with everything that was told acknowledged."""
+        try:
+            with self._log_file.open("ab") as log:
+                await self._tell_steadily(stop, log)
+        finally:
+            await self._drop()
+
+    async def _tell_steadily(self, stop: asyncio.Event, log: Any) -> None:
         loop = asyncio.get_running_loop()
         started = loop.time()
-        with self._log_file.open("ab") as log:
-            while not stop.is_set():
-                due = int((loop.time() - started) * self.rate) - self.told
-                if due > 0:
-                    await self._tell(min(due, _LARGEST_ROUND), log)
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(stop.wait(), _ROUND_SECONDS)
-        await self._drop()
+        while not stop.is_set():
+            due = int((loop.time() - started) * self.rate) - self.told
+            if due > 0:
+                await self._tell(min(due, _LARGEST_ROUND), log)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), _ROUND_SECONDS)
 
     async def _tell(self, count: int, log: Any) -> None:
         told = self._story.next(count)

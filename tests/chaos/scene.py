@@ -97,6 +97,12 @@ class Scene:
         """All is well again."""
         await asyncio.gather(*self._healing)
 
+    async def give_up_healing(self) -> None:
+        """Nothing is done any more, whether or not all is well."""
+        for healing in self._healing:
+            healing.cancel()
+        await asyncio.gather(*self._healing, return_exceptions=True)
+
     async def in_flight(self) -> Flight:
         """Waits until records are in flight; after a while it returns what there is instead."""
         loop, flight = asyncio.get_running_loop(), Flight(0, 0, 0)
@@ -132,7 +138,7 @@ async def scene(folder: Path, *, seed: int, rate: float) -> AsyncIterator[Scene]
         producer = Producer(stage.kafka.address, story, folder / "producer.jsonl", rate=rate)
         workers = await opened.enter_async_context(fleet(folder, told, size=_WORKERS))
         sight = Sight(stage.postgres.address, producer, proxies[2:], _JOBS)
-        yield Scene(
+        made = Scene(
             folder,
             stage.kafka,
             stage.postgres,
@@ -144,6 +150,8 @@ async def scene(folder: Path, *, seed: int, rate: float) -> AsyncIterator[Scene]
             sight,
             began=asyncio.get_running_loop().time(),
         )
+        opened.push_async_callback(made.give_up_healing)
+        yield made
 
 
 @dataclass(frozen=True)

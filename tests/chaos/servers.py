@@ -19,8 +19,8 @@ from tidegate.stack.postgres import Postgres
 from tidegate.stack.progress import Silence
 from tidegate.stack.servers import Server
 
-# Two cores that do other things as well have taken Elasticsearch a minute.
-_START_SECONDS = 150.0
+# Two cores that do other things as well have taken a Kafka two minutes.
+_START_SECONDS = 240.0
 _GRACE_SECONDS = 15.0
 _BETWEEN_CHECKS_SECONDS = 0.1
 

@@ -15,7 +15,8 @@ from random import Random
 from tests.chaos.process import Child, Command
 
 _AGAIN_SECONDS = 0.5
-_READY_SECONDS = 60.0
+# A second by itself; servers may still be coming back, and two cores may do other things.
+_READY_SECONDS = 180.0
 _LOOK_SECONDS = 0.1
 
 
