@@ -57,7 +57,7 @@ async def test_first_token_is_made_once_by_whoever_is_first(pool: Pool) -> None:
         await holder.execute("SELECT FROM tidegate.audit_head FOR UPDATE")
         tries = [asyncio.create_task(bootstrap_token(pool, SOMEBODY, f"root-{n}")) for n in range(8)]
         async with asyncio.timeout(30):
-            while await holder.fetchval(_WAITING) < len(tries):
+            while await pool.fetchval(_WAITING) < len(tries):
                 await asyncio.sleep(0.01)
     ends = await asyncio.gather(*tries, return_exceptions=True)
 
