@@ -37,7 +37,7 @@ _DRAINED_SECONDS = 120.0
 _STOPPED_SECONDS = 60.0
 _SLOW_SECONDS = 0.3
 # What was armed last shall strike, too.
-_LAST_SECONDS = 2.0
+_LAST_SECONDS = 0.5
 
 # To the next owner they look alike: it takes over from one that released nothing.
 _DEATHS = frozenset({Deed.KILL, Deed.CANCEL, Deed.EXPEL, Deed.FREEZE})

@@ -214,11 +214,12 @@ def _zombie(deed: Deed, process: int, after: int) -> tuple[Step, ...]:
     return (
         Strike(deed, process=process, after=after),
         Strike(Deed.JOIN),
-        Pass(8.0),
+        # Longer than a takeover is patient with an open transaction.
+        Pass(6.0),
         more,
-        Pass(8.0),
+        Pass(0.5),
         Strike(Deed.THAW, process=process),
-        Pass(2.0),
+        Pass(1.0),
     )
 
 

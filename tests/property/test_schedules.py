@@ -14,8 +14,8 @@ from tests.property.examples import EXAMPLES, Example
 from tests.property.schedule import Kind, Schedule, schedules
 from tests.property.stage import Stage
 
-# A minute or two on two quiet cores.
-_SCHEDULES = int(os.environ.get("TIDEGATE_PROPERTY_SCHEDULES", "2000"))
+# Two or three minutes on two quiet cores.
+_SCHEDULES = int(os.environ.get("TIDEGATE_PROPERTY_SCHEDULES", "1000"))
 _SEED = os.environ.get("TIDEGATE_PROPERTY_SEED")
 
 # A probe that is cancelled in the tick in which it was made was never awaited: nothing is lost by it.
