@@ -20,6 +20,7 @@ from tests.chaos.workers import Worker
 # A frozen worker has to outlive the session time-out that the scene sets (6 s), and then some.
 _BEYOND_SESSION_SECONDS = 9.0
 _STOP_GRACE_SECONDS = 20.0
+_NOTHING = Flight(0, 0, 0)
 
 _END_SESSIONS = """
 SELECT count(pg_terminate_backend(pid))
@@ -158,14 +159,14 @@ async def _connections_dropped(scene: Scene, chance: Random) -> None:
     proxies = _some(scene, chance)
     flight = await scene.in_flight()
     count = sum(proxy.drop() for proxy in proxies)
-    scene.note(Fault.CONNECTIONS_DROPPED, f"{count} to {_named(proxies)}", flight)
+    scene.note(Fault.CONNECTIONS_DROPPED, f"{count} to {_named(proxies)}", flight if count else _NOTHING)
 
 
 async def _answers_truncated(scene: Scene, chance: Random) -> None:
     proxies = _some(scene, chance)
     flight = await scene.in_flight()
     count = sum(proxy.truncate() for proxy in proxies)
-    scene.note(Fault.ANSWERS_TRUNCATED, f"{count} of {_named(proxies)}", flight)
+    scene.note(Fault.ANSWERS_TRUNCATED, f"{count} of {_named(proxies)}", flight if count else _NOTHING)
     await asyncio.sleep(0.5)
 
 
@@ -223,7 +224,7 @@ QUICK = tuple(
 async def _freeze_in_flight(scene: Scene, worker: Worker) -> Flight:
     """The worker is frozen, if possible with work in its hands; says what it holds."""
     assert worker.child is not None
-    flight = Flight(0, 0, 0)
+    flight = _NOTHING
     for _ in range(scene.looks):
         worker.signal(signal.SIGSTOP)
         flight = await scene.look_at(worker)
@@ -236,8 +237,8 @@ async def _freeze_in_flight(scene: Scene, worker: Worker) -> Flight:
 
 
 def _some(scene: Scene, chance: Random) -> list[Proxy]:
-    """One road, or all at once."""
-    proxies = list(scene.proxies)
+    """One road that is in use, or all of them at once."""
+    proxies = [proxy for proxy in scene.proxies if proxy.is_in_use] or list(scene.proxies)
     return proxies if chance.random() < 0.25 else [chance.choice(proxies)]
 
 

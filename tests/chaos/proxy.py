@@ -65,6 +65,10 @@ class Proxy:
         """Ports of the clients that have asked something and are not answered yet."""
         return [link.client_port for link in self._links if link.awaits_answer]
 
+    @property
+    def is_in_use(self) -> bool:
+        return bool(self._links)
+
     def drop(self) -> int:
         """Every connection is broken; returns how many there were."""
         links = list(self._links)
