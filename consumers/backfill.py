@@ -18,7 +18,7 @@ from consumers.caution import Solitude
 from consumers.lane import Lane, LaneSettings
 from consumers.meter import Meter
 from consumers.outages import Outages
-from consumers.ownership import Hold, Holdings
+from consumers.ownership import Holdings
 from consumers.pipeline import Pipeline
 from consumers.positions import Position
 from consumers.steward import Steward, Survey
@@ -121,25 +121,16 @@ class Backfill:
                     task.cancel()
         except ExceptionGroup as group:
             raise group.exceptions[0] from group  # whoever failed first ended the others
-        await self._release()
+        await self._steward.release(self._holdings.all())
         self._raise_if_lost()
         return self._is_done()
-
-    async def _release(self) -> None:
-        held = self._holdings.all()
-        attempting = {one.partition for one in held if one.is_attempting}
-        try:
-            await self._steward.release({one.partition: one.position for one in held}, attempting)
-        except Transient as error:
-            _log.warning(logs.RELEASE_FAILED, error=str(error))
 
     async def _take(self, partition: TopicPartition, survey: Survey) -> None:
         position = await self._steward.take(partition, survey)
         held = self._holdings.add(partition, position)
-        if position.is_suspect:
-            held.suspect_until = position.next_offset + self.settings.batch_size
+        held.suspect_next(self.settings.batch_size)
         if (obstacle := survey.obstacle(partition, position)) is not None:
-            held.hold(Hold.BLOCKED, obstacle, self._source)
+            held.block(obstacle, self._source)
         held.is_finished = position.end_offset is not None and position.next_offset >= position.end_offset
         if not held.is_finished:
             self._source.seek(partition, position.next_offset)

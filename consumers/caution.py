@@ -73,7 +73,7 @@ class Caution:
             return outcome
 
     async def withdraw(self, held: Holding) -> None:
-        """The attempt ended without the process ending: it does not count. Raises StaleOwner, Transient."""
+        """The attempt ended without the process ending: it does not count. Raises Transient."""
         if held.is_attempting:
             await self._steward.withdraw_attempt(held.partition, held.position)
             held.is_attempting = False

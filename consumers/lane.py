@@ -177,7 +177,7 @@ class Lane:
             case SourceFailure():
                 why = await self._steward.explain(self._source, held.partition, held.position, found)
                 if self._holdings.is_current(held):
-                    self._block(held, why)
+                    held.block(why, self._source)
             case _:
                 records = held.unhandled(found)
                 if records and held.is_suspect:
@@ -198,10 +198,6 @@ class Lane:
     def _batch(self, held: Holding, records: Sequence[Record], *, unreadable: Poison | None = None) -> Batch:
         fence = self._steward.fence(held.partition, held.position)
         return Batch(fence, held.position.topic_id, records, records[-1].offset + 1, unreadable=unreadable)
-
-    def _block(self, held: Holding, why: str) -> None:
-        held.hold(Hold.BLOCKED, why, self._source)
-        _log.error(logs.PARTITION_BLOCKED, topic=held.partition.topic, partition=held.partition.partition, why=why)
 
     async def _retry_due(self) -> None:
         now = self._host.clock.monotonic()

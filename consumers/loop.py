@@ -19,7 +19,7 @@ from consumers.flood import Floods
 from consumers.lane import Lane, LaneSettings
 from consumers.meter import Meter
 from consumers.outages import Outages
-from consumers.ownership import Hold, Holding, Holdings
+from consumers.ownership import Holding, Holdings
 from consumers.pipeline import Pipeline
 from consumers.recreation import watch_topics
 from consumers.steward import Steward, Survey
@@ -39,7 +39,6 @@ _log = structlog.get_logger(__name__)
 # The group's offsets are only a hint to tools and to a cold start; a commit a second costs nothing.
 _COMMIT_EVERY_SECONDS = 1.0
 _TAKEOVER_AGAIN_SECONDS = 1.0
-_RELEASE_SECONDS = 2.0
 
 
 class ConsumerLoop:
@@ -116,7 +115,7 @@ class ConsumerLoop:
             for task in upkeep:
                 task.cancel()
         await self._commit(source, self.holdings.settled())
-        await self._release(self.holdings.all())
+        await self._steward.release(self.holdings.all())
         await self._watch.leave()
 
     def _lanes(self, source: RecordSource) -> list[Lane]:
@@ -184,18 +183,9 @@ class ConsumerLoop:
             _log.warning(logs.DRAIN_TIMED_OUT, partitions=[f"{p.topic}:{p.partition}" for p in sorted(revoked)])
         if self.source is not None and dropped:
             await self._commit(self.source, {held.partition: held.position.next_offset for held in dropped})
-            await self._release(dropped)
+            await self._steward.release(dropped)
         for partition in revoked:
             self._committed.pop(partition, None)
-
-    async def _release(self, held: Sequence[Holding]) -> None:
-        """Whoever owns them next knows that nothing here ended this process. Not worth waiting for."""
-        attempting = {one.partition for one in held if one.is_attempting}
-        try:
-            async with asyncio.timeout(_RELEASE_SECONDS):
-                await self._steward.release({one.partition: one.position for one in held}, attempting)
-        except (Transient, TimeoutError) as error:
-            _log.warning(logs.RELEASE_FAILED, error=str(error))
 
     async def _keep_ownership(self, source: RecordSource) -> None:
         while True:
@@ -232,12 +222,9 @@ class ConsumerLoop:
         held = self.holdings.add(partition, position)
         self._watch.obey(held, source)
         topic, number = partition
-        if position.is_suspect:
-            held.suspect_until = position.next_offset + self.settings.batch_size
-            _log.warning(logs.PARTITION_SUSPECT, topic=topic, partition=number, offset=position.next_offset)
+        held.suspect_next(self.settings.batch_size)
         if obstacle is not None:
-            held.hold(Hold.BLOCKED, obstacle, source)
-            _log.error(logs.PARTITION_BLOCKED, topic=topic, partition=number, why=obstacle)
+            held.block(obstacle, source)
             return
         held.read_on(source)
         _log.info(logs.PARTITION_OWNED, topic=topic, partition=number, offset=position.next_offset)

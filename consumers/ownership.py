@@ -9,11 +9,16 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 
+import structlog
+
 from consumers.batch import Batch
 from consumers.positions import Position
 from projections.freshness import Lag, PartitionLag, age_seconds, lag
+from tidegate_kernel import logs
 from tidegate_kernel.event import Record, TopicPartition
 from tidegate_kernel.source import RecordSource
+
+_log = structlog.get_logger(__name__)
 
 
 class Hold(StrEnum):
@@ -82,6 +87,18 @@ class Holding:
         """Why it must not be read on, until somebody decides what becomes of the records in question."""
         return self.holds.get(Hold.BLOCKED)
 
+    def suspect_next(self, records: int) -> None:
+        """If it was taken over suspect, the next `records` offsets are; call it right after the takeover."""
+        if self.position.is_suspect:
+            offset, (topic, partition) = self.position.next_offset, self.partition
+            self.suspect_until = offset + records
+            _log.warning(logs.PARTITION_SUSPECT, topic=topic, partition=partition, offset=offset)
+
+    def block(self, why: str, source: RecordSource) -> None:
+        """It is not read on until somebody decides what becomes of the records in question; told once, here."""
+        self.hold(Hold.BLOCKED, why, source)
+        _log.error(logs.PARTITION_BLOCKED, topic=self.partition.topic, partition=self.partition.partition, why=why)
+
     def hold(self, hold: Hold, why: str, source: RecordSource) -> None:
         """Nothing of it is read or begun until `release`; a batch in hand goes on."""
         self.holds[hold] = why
@@ -96,6 +113,11 @@ class Holding:
         """Kafka hands over its records again, if nothing is in the way."""
         if self.is_ready:
             source.resume([self.partition])
+
+    def seek(self, source: RecordSource) -> None:
+        """Kafka's next records of it are those after what is handled or waits. Call only while it is ours."""
+        if self.partition in source.assignment():
+            source.seek(self.partition, self.resume_offset)
 
     @property
     def resume_offset(self) -> int:

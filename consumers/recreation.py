@@ -8,18 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import structlog
-
 from consumers.obstacle import NO_TOPIC_ID, is_same_topic, recreated
-from consumers.ownership import Hold, Holding, Holdings
+from consumers.ownership import Holdings
 from consumers.steward import topic_ids
-from tidegate_kernel import logs
 from tidegate_kernel.clock import Clock
 from tidegate_kernel.errors import Transient
 from tidegate_kernel.event import JobCode
 from tidegate_kernel.source import RecordSource
-
-_log = structlog.get_logger(__name__)
 
 # Bounds what is read of a new topic from the wrong place before its partitions stop.
 LOOK_EVERY_SECONDS = 10.0
@@ -50,11 +45,4 @@ async def watch_topics(
             topic_id = ids[one.partition.topic]
             is_other = topic_id != NO_TOPIC_ID and not is_same_topic(one.position.topic_id, topic_id)
             if is_other and holdings.is_current(one):
-                _block(source, one, job)
-
-
-def _block(source: RecordSource, held: Holding, job: JobCode | None) -> None:
-    topic, partition = held.partition
-    why = recreated(held.partition, held.position).told(job)
-    held.hold(Hold.BLOCKED, why, source)
-    _log.error(logs.PARTITION_BLOCKED, topic=topic, partition=partition, why=why)
+                one.block(recreated(one.partition, one.position).told(job), source)

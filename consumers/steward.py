@@ -8,12 +8,20 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from uuid import UUID
 
+import structlog
+
 from consumers.batch import Batch
 from consumers.obstacle import Obstacle, ObstacleKind, find_obstacle
+from consumers.ownership import Holding
 from consumers.positions import Position, Positions
+from tidegate_kernel import logs
 from tidegate_kernel.errors import Transient
 from tidegate_kernel.event import Fence, JobCode, TopicPartition
 from tidegate_kernel.source import LogRange, RecordSource, SourceFailure
+
+_log = structlog.get_logger(__name__)
+
+_RELEASE_SECONDS = 2.0
 
 
 class Standing(Enum):
@@ -83,9 +91,14 @@ class Steward:
             raise Transient(f"{partition.topic}:{partition.partition}: its position vanished while it was taken over")
         return taken
 
-    async def release(self, held: Mapping[TopicPartition, Position], attempting: Collection[TopicPartition]) -> None:
-        """As `Positions.release`. Raises Transient."""
-        await self._positions.release(held, attempting)
+    async def release(self, held: Collection[Holding]) -> None:
+        """Whoever owns them next knows that nothing here ended this process. Not worth waiting for: never raises."""
+        attempting = {one.partition for one in held if one.is_attempting}
+        try:
+            async with asyncio.timeout(_RELEASE_SECONDS):
+                await self._positions.release({one.partition: one.position for one in held}, attempting)
+        except (Transient, TimeoutError) as error:
+            _log.warning(logs.RELEASE_FAILED, error=str(error))
 
     async def note_attempt(self, partition: TopicPartition, position: Position) -> int:
         """As `Positions.note_attempt`. Raises StaleOwner, Transient."""

@@ -75,5 +75,5 @@ class Watchdog:
         topic, partition = held.partition
         _log.error(logs.PARTITION_STALLED, topic=topic, partition=partition, offset=held.resume_offset, end=end)
         if self._holdings.is_current(held) and held.is_ready and held.partition in self._source.assignment():
-            self._source.seek(held.partition, held.resume_offset)
+            held.seek(self._source)
             held.read_on(self._source)
