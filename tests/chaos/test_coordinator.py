@@ -1,4 +1,4 @@
-"""A broker that is killed and comes back, under a job in this process: coordinator, leader and metadata are gone with it."""
+"""A broker that is killed and comes back, with coordinator, leader and metadata, under a job in this process."""
 
 from __future__ import annotations
 

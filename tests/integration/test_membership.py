@@ -10,7 +10,7 @@ import pytest
 
 from consumers.failure import RetryPolicy
 from consumers.loop import ConsumerLoop
-from tests.integration.live import Note, Service, has_settled, running, until
+from tests.integration.live import Note, Service, has_settled, note, running, until
 from tidegate import Context
 from tidegate_kernel.errors import RetryLater
 
@@ -18,6 +18,9 @@ pytestmark = pytest.mark.timeout(120)
 
 # The fixture's session lasts 6 s, the shortest that a broker takes by default.
 _BEYOND_THE_SESSION = 8.0
+# A member learns of a rebalance with its next heartbeat, one a second; two cores do other things as well.
+_BETWEEN_HEARTBEATS = 3.0
+_HANDLER_TIMEOUT = timedelta(seconds=12)
 
 
 async def _owned_by_two(service: Service, entered: AsyncExitStack) -> list[ConsumerLoop]:
@@ -35,9 +38,12 @@ async def _epochs(service: Service) -> list[int]:
 
 async def test_a_handler_slower_than_the_session_keeps_its_partition(service: Service) -> None:
     """Case 15: handed from member to member, its message would be begun for ever and never end."""
+    begun = 0
 
     async def slow(command: Note, ctx: Context[None]) -> None:
+        nonlocal begun
         if command.n == 0:
+            begun += 1
             await asyncio.sleep(_BEYOND_THE_SESSION)
         await ctx.db.execute("INSERT INTO effect (id, n) VALUES ($1, $2)", command.id, command.n)
 
@@ -48,11 +54,51 @@ async def test_a_handler_slower_than_the_session_keeps_its_partition(service: Se
         await service.produce(range(20))
         await until(lambda: has_settled(service, 20), seconds=60)
         assert await _epochs(service) == before
+    assert begun == 1
     assert await service.effects() == list(range(20))
 
 
+async def test_a_hanging_handler_holds_nobody_up(service: Service) -> None:
+    """Case 16: a member joins while a handler hangs. The revoke waits for it no longer than the drain time-out, the
+    hanging member stays in the group all the while, and what it had begun is rolled back, uncommitted, and done once
+    by whoever owns the partition next."""
+    hangs = asyncio.Event()
+
+    async def hang_once(command: Note, ctx: Context[None]) -> None:
+        await note(command, ctx)
+        if command.n == 0 and not hangs.is_set():
+            hangs.set()
+            await asyncio.sleep(3600)
+
+    service.handler, service.drain_timeout = hang_once, timedelta(seconds=1)
+    first, second = [await service.loop(name, handler_timeout=_HANDLER_TIMEOUT) for name in ("first", "second")]
+    async with running(first):
+        await until(lambda: len(first.holdings.owned) == 4)
+        await service.produce(range(1))
+        await hangs.wait()
+        joined = asyncio.get_running_loop().time()
+        async with running(second):
+            await until(lambda: _assigned(first, second) == 4)
+            rebalanced = asyncio.get_running_loop().time() - joined
+            assert rebalanced < service.drain_timeout.total_seconds() + _BETWEEN_HEARTBEATS
+            assert await service.effects() == []
+            assert await service.committed() == 0
+            await until(lambda: [len(each.holdings.owned) for each in (first, second)] == [2, 2])
+            generation = await _epochs(service)
+            await service.produce(range(1, 40))
+            await until(lambda: has_settled(service, 40))
+            assert await _epochs(service) == generation, "the hanging member was thrown out of the group"
+    assert await service.effects() == list(range(40))
+
+
+def _assigned(*loops: ConsumerLoop) -> int:
+    """How many partitions have a member, where every member has some."""
+    counts = [len(loop.source.assignment()) if loop.source is not None else 0 for loop in loops]
+    return sum(counts) if all(counts) else 0
+
+
 async def test_an_event_that_fails_for_long_causes_no_rebalance(service: Service) -> None:
-    """G5, cases 13 and 85: its partition is paused, its transaction is closed, its member goes on beating."""
+    """G5, Cases 13 and 85: its partition is paused, its transaction is closed, its member goes on beating."""
     is_away = True
 
     async def needs_something(command: Note, ctx: Context[None]) -> None:
