@@ -191,4 +191,4 @@ class World:
     def _note_query_fault(self, fault: PostgresFault) -> None:
         """Within a savepoint the failing statement may be the check of constraints: the handler is blamed for it."""
         if fault.how is Breakage.CANCELLED:
-            self.blames.update(self.produced.events)
+            self.blames.update(list(self.produced.events))
