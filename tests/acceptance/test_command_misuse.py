@@ -135,5 +135,8 @@ def test_worker_walks_its_user_from_migrate_to_topics_to_the_port(cli: Cli) -> N
         taken.listen()
         port = str(taken.getsockname()[1])
         assert f"port {port} on 127.0.0.1 is in use" in _refusal(cli, "run", "--all", "--port", port)
-    unknown = _refusal(cli, "run", "ledger", "--backfill", "--from-checkpoint", "nightly", TIDEGATE_LOG_LEVEL="error")
+    backfill = ("run", "ledger", "--backfill", "--from-checkpoint", "nightly")
+    assert "set TIDEGATE_TOKEN" in cli.run(*backfill, TIDEGATE_LOG_LEVEL="error").stderr
+    token = cli.run("tokens", "create", "tests", "--bootstrap").stdout.strip()
+    unknown = _refusal(cli, *backfill, TIDEGATE_LOG_LEVEL="error", TIDEGATE_TOKEN=token)
     assert "no checkpoint 'nightly'" in unknown
