@@ -43,6 +43,8 @@ class Positions:
 
     def __init__(self, pool: Pool, *, job: JobId, run: RunId, owner: str) -> None:
         self._pool, self._job, self._run, self._owner = pool, job, run, owner
+        # The owner's name alone does not tell: a pod that is started again has the name and the pid of the dead one.
+        self._epochs: dict[TopicPartition, int] = {}
 
     async def begin(self, starts: Mapping[TopicPartition, Position]) -> None:
         """Writes the given starts where no row exists. Raises Transient."""
@@ -59,11 +61,13 @@ class Positions:
         with translated_errors(f"take over {partition.topic}:{partition.partition}"):
             async with self._pool.acquire(timeout=10) as connection, connection.transaction():
                 pid = await connection.fetchval("SELECT pg_backend_pid()")
-                update = asyncio.ensure_future(
-                    connection.fetchrow(_QUERIES["take_over"], self._job, self._run, *partition, self._owner)
-                )
+                asked = (self._job, self._run, *partition, self._owner, self._epochs.get(partition))
+                update = asyncio.ensure_future(connection.fetchrow(_QUERIES["take_over"], *asked))
                 row = await self._impatiently(update, pid)
-        return None if row is None else replace(_position(row), is_suspect=row["is_suspect"])
+        if row is None:
+            return None
+        self._epochs[partition] = row["epoch"]
+        return replace(_position(row), is_suspect=row["is_suspect"])
 
     async def release(self, held: Mapping[TopicPartition, Position], attempting: Collection[TopicPartition]) -> None:
         """The owned positions are given up alive. Those of another owner stay as they are. Raises Transient."""

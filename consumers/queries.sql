@@ -10,13 +10,19 @@ ON CONFLICT DO NOTHING;
 -- name: take_over
 -- The caller owns the position from now on: every earlier owner's settle finds another epoch. An owner that neither
 -- released it nor moved it has died there. One may have been frozen, or killed for no fault of the records; two in a
--- row at one place make the next record suspect, and so does an attempt at it that has not ended.
--- $1 job, $2 run, $3 topic, $4 partition, $5 owner. No row: the position was never begun.
+-- row at one place make the next record suspect, and so does an attempt at it that has not ended. Who takes over from
+-- itself, as after an outage, lives.
+-- $1 job, $2 run, $3 topic, $4 partition, $5 owner, $6 the epoch of this process's last ownership, NULL for none.
+-- No row: the position was never begun.
 UPDATE tidegate.position
 SET
     epoch = epoch + 1,
     owner = $5,
-    deaths = CASE WHEN owner IS NOT NULL AND taken_offset = next_offset THEN deaths + 1 ELSE 0 END,
+    deaths = CASE
+        WHEN owner IS NULL OR taken_offset IS DISTINCT FROM next_offset THEN 0
+        WHEN owner = $5 AND epoch >= $6 THEN deaths
+        ELSE deaths + 1
+    END,
     taken_offset = next_offset
 WHERE job = $1 AND run = $2 AND topic = $3 AND partition = $4
 RETURNING

@@ -72,7 +72,7 @@ def _claims(count: int) -> tuple[list[date], list[UUID]]:
 PLANNED: dict[str, tuple[str, tuple[Any, ...]]] = {
     "claim_events": ("inbox", (1, 0, "orders", 5, 1, 0, *_claims(500), "60000")),
     "claim_and_settle": ("inbox", (1, 0, "orders", 5, 1, 0, *_claims(500), 500)),
-    "take_over": ("consumers", (1, 0, "orders", 5, "me")),
+    "take_over": ("consumers", (1, 0, "orders", 5, "me", 3)),
     "advance": ("consumers", (1, 0, "orders", 5, 1, 0, 500)),
     "read_position": ("consumers", (1, 0, "orders", 5)),
 }
