@@ -16,7 +16,8 @@ import structlog
 from consumers.batch import Batch, Outcome
 from consumers.caution import Solitude
 from consumers.flood import Floods
-from consumers.lane import Lane, LaneSettings
+from consumers.host import LaneSettings
+from consumers.lane import Lane
 from consumers.meter import Meter
 from consumers.outages import Outages
 from consumers.ownership import Holding, Holdings

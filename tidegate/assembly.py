@@ -11,8 +11,8 @@ from typing import Any
 from consumers.caution import Solitude
 from consumers.decoding import Decoder
 from consumers.flood import Floods
+from consumers.host import LaneSettings
 from consumers.intents import Intents
-from consumers.lane import LaneSettings
 from consumers.loop import ConsumerLoop, Join
 from consumers.meter import Meter
 from consumers.outages import POSTGRES, Outages, Probe

@@ -13,8 +13,8 @@ from consumers.batch import Batch, Outcome
 from consumers.caution import Solitude
 from consumers.failure import RetryPolicy
 from consumers.flood import Floods
+from consumers.host import LaneSettings
 from consumers.intents import Intent, Intents
-from consumers.lane import LaneSettings
 from consumers.loop import ConsumerLoop
 from consumers.meter import Meter
 from consumers.outages import Outages, Probe
