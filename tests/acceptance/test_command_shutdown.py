@@ -20,6 +20,11 @@ _GRACE_SECONDS = 5.0
 # Two keys that the producer's partitioner puts on different partitions of two: each lane has its own.
 _KEYS = ("a", "d")
 
+_OPEN_TRANSACTIONS = (
+    "SELECT count(*) FROM pg_stat_activity WHERE state = 'idle in transaction' "
+    "AND datname = current_database() AND application_name LIKE 'tidegate%'"
+)
+
 
 def _send(cli: Cli, payment: str, key: str) -> None:
     topic = f"{cli.environment['SMALL_PREFIX']}.payments"
@@ -48,12 +53,7 @@ def test_stop_settles_what_ends_in_time_and_cuts_off_what_hangs(ready_cli: Cli, 
     assert len(places) == 2, "both keys went to one partition: choose others"
     _send(ready_cli, "hung-1", _KEYS[0])
     _send(ready_cli, "slow-1", _KEYS[1])
-    _until(
-        rows,
-        "SELECT count(*) FROM pg_stat_activity WHERE state = 'idle in transaction' "
-        "AND datname = current_database() AND application_name LIKE 'tidegate%'",
-        2,
-    )
+    _until(rows, _OPEN_TRANSACTIONS, 2)
 
     asked = time.monotonic()
     worker.process.send_signal(signal.SIGTERM)
@@ -66,6 +66,7 @@ def test_stop_settles_what_ends_in_time_and_cuts_off_what_hangs(ready_cli: Cli, 
     asked = time.monotonic()
     successor = _start(ready_cli)
     assert time.monotonic() - asked < 30
+    _until(rows, _OPEN_TRANSACTIONS, 1)  # what hung is handled again
     successor.process.send_signal(signal.SIGKILL)
     hung = rows(f"SELECT next_offset FROM tidegate.position WHERE partition = {_partition_of_hung(places, rows)}")
     assert hung[0]["next_offset"] == 1

@@ -7,7 +7,7 @@ import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 
@@ -15,6 +15,7 @@ import asyncpg
 import msgspec
 import pytest
 from aiokafka import AIOKafkaProducer
+from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.record.util import calc_crc32c
 from pydantic import SecretStr
 from structlog.testing import capture_logs
@@ -190,6 +191,9 @@ async def test_a_failing_partition_costs_its_neighbour_nothing(service: Service,
         fill(broker, service.topic, 2, partition=1)
         await stands_at(service, {0: 2, 1: 3})
         await until(partial(_is_blocked, loop, TopicPartition(service.topic, 0)))
+        assert loop.source is not None
+        told = loop.holdings.lags(loop.source, SystemClock().now())
+        assert {each.partition: each.is_blocked for each in told} == {0: True, 1: False}
 
     assert await service.effects() == ["e0-0", "e0-1", "e1-0", "e1-1", "e1-2"]
     assert await service.dead_letters() == []
@@ -290,6 +294,55 @@ async def test_a_header_name_that_is_no_utf8_costs_only_its_own_record(service: 
     assert (letter["reason"], letter["attempts"], letter["value"]) == ("client_parse", 1, None)
     assert "UTF-8" in letter["error_message"]
     assert await service.effects() == ["e0-0", "e0-1", "e0-3", "e0-4", "e1-0"]
+
+
+async def committed(kafka: KafkaSettings, topic: str) -> dict[int, int]:
+    """What the group says, by partition."""
+    admin = AIOKafkaAdminClient(bootstrap_servers=kafka.bootstrap)
+    await admin.start()
+    try:
+        offsets = await admin.list_consumer_group_offsets(f"{topic}.notes")
+    finally:
+        await admin.close()
+    return {partition.partition: told.offset for partition, told in offsets.items()}
+
+
+async def test_values_that_are_no_text_cost_only_their_own_records(service: Service, kafka: KafkaSettings) -> None:
+    """Cases 1 and 6 on a real broker: a batch of five with undecodable values at its head and in it. The client has no
+    deserializer to fail in: no fetch fails, each is one dead letter at its first attempt, told twice at most, and the
+    group's offset is 5."""
+    records = [noted(service.topic, n) for n in range(5)]
+    for bad in (0, 3):
+        records[bad] = replace(records[bad], value=b"\xff\xfe")
+    await send_one_batch(kafka, records, bad_name=False)
+
+    with capture_logs() as logged:
+        async with running(service, joined_really(kafka, service.topic)):
+            await stands_at(service, {0: 5, 1: 0})
+
+    letters = [(letter["offset"], letter["reason"], letter["attempts"]) for letter in await service.dead_letters()]
+    assert letters == [(0, "undecodable", 1), (3, "undecodable", 1)]
+    assert await service.effects() == ["e0-1", "e0-2", "e0-4"]
+    assert [line for line in logged if line["event"] == logs.FETCH_FAILED] == []
+    assert sum(line.get("offset") == 3 for line in logged) <= 2
+    assert await committed(kafka, service.topic) == {0: 5, 1: 0}
+
+
+async def test_a_record_above_the_fetch_limit_arrives_from_a_broker_of_today(
+    service: Service, kafka: KafkaSettings
+) -> None:
+    """Case 5 on a real broker: since 0.10.1 it sends a batch whole, however small the client's limit; nothing is passed
+    over, and its neighbours come with it."""
+    small = kafka.model_copy(update={"max_partition_fetch_bytes": 1024, "fetch_max_bytes": 1024})
+    giant = noted(service.topic, 1, headers={"filler": "x" * 200_000})
+    for record in (noted(service.topic, 0), giant, noted(service.topic, 2)):
+        await send_one_batch(kafka, [record], bad_name=False)
+
+    async with running(service, joined_really(small, service.topic)):
+        await stands_at(service, {0: 3, 1: 0})
+
+    assert await service.effects() == ["e0-0", "e0-1", "e0-2"]
+    assert await service.dead_letters() == []
 
 
 async def test_markers_and_aborted_records_of_real_transactions_are_passed(

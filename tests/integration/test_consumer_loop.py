@@ -96,7 +96,8 @@ async def test_unfinished_message_is_not_committed_on_stop(service: Service) -> 
 
 
 async def test_second_member_shares_the_work_and_nothing_is_doubled(service: Service) -> None:
-    """A rebalance in the middle of the work: both members apply events, each event once."""
+    """Case 14: a rebalance in the middle of the work. Both members apply events, each event once, and nothing that was
+    finished is even delivered again: the new owner begins where the old one's position stands."""
     await service.produce(range(1000))
     first = await service.loop("first", batch_size=20)
     async with running(first):
@@ -109,6 +110,8 @@ async def test_second_member_shares_the_work_and_nothing_is_doubled(service: Ser
 
     assert await service.effects() == list(range(2000))
     assert second.meter.tally.applied > 0
+    assert first.meter.tally.duplicates == second.meter.tally.duplicates == 0
+    assert await service.committed() == 2000
 
 
 async def test_revoked_partition_has_no_lag_series(service: Service) -> None:

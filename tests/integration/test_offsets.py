@@ -112,6 +112,8 @@ async def test_a_re_created_topic_with_offsets_that_look_valid_is_noticed_and_re
         assert "re-created" in why
         assert f"'tidegate offsets adopt notes {bench.topic}:0 " in why
         assert await bench.position() == 10
+        assert loop.source is not None
+        assert [each.is_blocked for each in loop.holdings.lags(loop.source, loop.clock.now())] == [True]
 
         await bench.resolve(Adopt(), Target(bench.topic))
         await bench.stands_at(15)
@@ -121,18 +123,21 @@ async def test_a_re_created_topic_with_offsets_that_look_valid_is_noticed_and_re
 
 
 async def test_one_id_in_two_topics_acts_once_and_equal_places_are_two_events(make_bench: MakeBench) -> None:
-    """Case 66: the inbox knows an event by its id wherever it stands, and one without an id by topic, partition and
-    offset: neither is taken for the other."""
+    """Case 66: the inbox knows an event by its id wherever it stands, also at another offset of a mirrored topic, and
+    one without an id by topic, partition and offset: neither is taken for the other."""
     bench = await make_bench(2)
-    first, second = bench.topics
-    for topic, other in ((first, "of the first"), (second, "of the second")):
-        await bench.send("shared", ids=True, topic=topic)
-        await bench.send(other, topic=topic)
-    async with running(await bench.loop()):
-        await bench.stands_at(2, topic=first)
-        await bench.stands_at(2, topic=second)
+    original, mirror = bench.topics
+    await bench.send("shared", ids=True, topic=original)
+    await bench.send("original at 1", topic=original)
+    await bench.send("mirror at 0", "mirror at 1", topic=mirror)
+    await bench.send("shared", ids=True, topic=mirror)
+    loop = await bench.loop()
+    async with running(loop):
+        await bench.stands_at(2, topic=original)
+        await bench.stands_at(3, topic=mirror)
 
-    assert await bench.effects() == ["of the first", "of the second", "shared"]
+    assert await bench.effects() == ["mirror at 0", "mirror at 1", "original at 1", "shared"]
+    assert loop.meter.tally.duplicates == 1
 
 
 async def test_a_group_whose_offsets_expired_resumes_from_our_row(bench: Bench) -> None:

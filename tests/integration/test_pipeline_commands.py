@@ -97,6 +97,45 @@ async def test_second_delivery_changes_nothing(make_road: MakeRoad, pool: Pool) 
     assert await road.stored_offset() == 4
 
 
+_SAYS = """
+CREATE FUNCTION says() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN
+    IF NEW.n > 0 THEN RAISE EXCEPTION 'doppelter Schlüsselwert: duplicate key 23505' USING ERRCODE = '{}'; END IF;
+    RETURN NEW;
+END$$;
+CREATE TRIGGER says BEFORE INSERT ON effect FOR EACH ROW EXECUTE FUNCTION says();
+"""
+
+
+@pytest.mark.parametrize(
+    "sqlstate, fate",
+    [
+        ("40P01", None),
+        ("57P01", None),
+        ("22021", Reason.INVALID_TEXT),
+        ("23505", Reason.HANDLER_FAILED),
+    ],
+)
+async def test_an_error_is_judged_by_its_code_in_any_language(
+    make_road: MakeRoad, pool: Pool, sqlstate: str, fate: Reason | None
+) -> None:
+    """Case 75: a server whose messages are in another language, or say something misleading, is understood all the
+    same: by SQLSTATE. A collision and a failover are waited out, the rest is the record's own."""
+    await pool.execute(_SAYS.format(sqlstate))
+    road = await make_road(job(), [handle(Note, note)])
+    records = [record(0, b'{"n":0}'), record(1, b'{"n":1}')]
+    if fate is None:
+        for _ in range(5):
+            with pytest.raises(Transient):
+                await road.handle(records)
+        await pool.execute("DROP TRIGGER says ON effect")
+
+    await settle(road, records)
+
+    assert [row["reason"] for row in await road.dead_letters()] == ([] if fate is None else [fate])
+    assert await effects(pool) == (["e0", "e1"] if fate is None else ["e0"])
+    assert await road.stored_offset() == 2
+
+
 async def test_two_consumers_with_one_id_act_once(make_road: MakeRoad, pool: Pool) -> None:
     """Case 77: two transactions claim one id at the same instant; the loser waits and then sees a duplicate."""
     at_work, may_go = asyncio.Event(), asyncio.Event()
@@ -381,7 +420,7 @@ async def test_transient_to_the_end_is_a_dead_letter(make_road: MakeRoad, pool: 
 
 
 async def test_handler_over_its_time_is_cut_off(make_road: MakeRoad, pool: Pool) -> None:
-    """A hanging handler costs its record, not the partition: it ends as a dead letter, its neighbours are applied."""
+    """Case 15: a hanging handler costs its record, not the partition: a dead letter, and its neighbours are applied."""
 
     async def hang(command: Note, ctx: Context[None]) -> None:
         await note(command, ctx)

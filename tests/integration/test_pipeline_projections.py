@@ -169,7 +169,7 @@ async def test_record_without_a_value_deletes(make_road: MakeRoad, sink: MemoryS
 
 
 async def test_tombstone_without_a_version_is_a_dead_letter(make_road: MakeRoad, sink: MemorySink) -> None:
-    """A delete that cannot be ordered against upserts must not be guessed."""
+    """Case 29: a delete that cannot be ordered against upserts must not be guessed; the position goes on behind it."""
 
     def versioned(tombstone: Tombstone) -> Delete:
         return Delete((tombstone.key or b"").decode(), version=int(tombstone.headers["version"] or b""))
@@ -181,6 +181,7 @@ async def test_tombstone_without_a_version_is_a_dead_letter(make_road: MakeRoad,
 
     (letter,) = await road.dead_letters()
     assert (letter["key"], letter["value"], letter["reason"]) == (None, None, Reason.NO_VERSION)
+    assert await road.stored_offset() == 1
 
 
 async def test_sink_outage_burns_no_attempt(make_road: MakeRoad, sink: MemorySink) -> None:

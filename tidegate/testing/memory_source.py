@@ -138,10 +138,11 @@ class MemorySource:
     async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
         if not offsets:
             return
+        told = ", ".join(f"{p.topic}:{p.partition}@{offset}" for p, offset in sorted(offsets.items()))
         if self._group is None:
-            raise NotAssigned(f"commit of {len(offsets)} offsets: this reader is in no group")
+            raise NotAssigned(f"commit of {told}: this reader is in no group")
         if self not in self._group.members or not self._standings.keys() >= offsets.keys():
-            raise NotAssigned(f"commit of {len(offsets)} offsets: not assigned to this member any more")
+            raise NotAssigned(f"commit of {told}: not assigned to this member any more")
         self._raise_if_down()
         self._group.committed.update(offsets)
 
