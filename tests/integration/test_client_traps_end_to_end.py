@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +25,7 @@ from consumers.loop import ConsumerLoop, Join
 from tidegate import App, CloudEvents, ConsumerJob, Context, Event, Json, Topic, handle, on
 from tidegate.assembly import Resources, assemble, live_loop
 from tidegate.jobs.publishing import cloud_event
+from tidegate.jobs.relay import OutboxRelay
 from tidegate.stack.names import StackAddresses
 from tidegate.testing.memory import MemoryBroker
 from tidegate_kernel import logs
@@ -241,6 +243,28 @@ async def test_holes_are_passed_and_nothing_waits_for_them(service: Service, bro
         await stands_at(service, {0: 10, 1: 0})
 
     assert await service.effects() == ["e0-0", "e0-1", "e0-4", "e0-9"]
+
+
+async def test_half_a_surrogate_pair_is_one_whole_dead_letter(service: Service, broker: MemoryBroker) -> None:
+    """Case 31: text that no UTF-8 can hold becomes one letter, which is stored, logged and published byte-exact; its
+    neighbours are handled."""
+    dlq = "traps.notes.dlq"
+    broker.create_topic(dlq)
+    odd = noted(service.topic, 1)
+    odd = replace(odd, value=rb'{"n":1,"name":"\ud83d"}')
+    for record in (noted(service.topic, 0), odd, noted(service.topic, 2)):
+        broker.append(record)
+
+    with capture_logs() as logged:
+        async with running(service, joined(broker, service.topic)):
+            await stands_at(service, {0: 3, 1: 0})
+    while await OutboxRelay(service.pool, broker.writer(), SystemClock()).relay_once():
+        pass
+
+    assert [(letter["offset"], letter["reason"]) for letter in await service.dead_letters()] == [(1, "invalid_text")]
+    assert [record.value for record in broker.records(dlq)] == [odd.value]
+    assert await service.effects() == ["e0-0", "e0-2"]
+    assert json.dumps(logged, default=str).encode()
 
 
 # The same on a real broker.
