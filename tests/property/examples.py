@@ -1,4 +1,5 @@
-"""Schedules worth keeping: each went wrong once, in the product or in a sabotaged copy of it.
+"""Schedules worth keeping: what failed once, in the product, in a sabotaged copy or in this test itself, and the
+scenes that a reader would ask for.
 
 The sentence says what the schedule shows. A new failure comes in as hypothesis prints it, with its sentence; it never
 goes out again.
@@ -187,6 +188,22 @@ EXAMPLES = (
                 Strike(Deed.KILL, process=1, after=24),
                 Deliver((_GOOD,)),
                 Pass(2.0),
+            ),
+        ),
+    ),
+    Example(
+        "left-at-once",
+        "A process is asked to leave before it owns anything: whoever comes next does the work.",
+        Schedule(Kind.EACH, (Deliver((_GOOD, _GOOD)), Strike(Deed.LEAVE))),
+    ),
+    Example(
+        "cancelled-statement-beside-a-bad-event",
+        "A statement is cancelled (57014) while an event fails for ever: only that event is dead.",
+        Schedule(
+            Kind.EACH,
+            (
+                Break(PostgresFault(Statement.QUERY, 0, Breakage.CANCELLED)),
+                Deliver((Spec(Mood.ALWAYS_TRANSIENT), _GOOD)),
             ),
         ),
     ),

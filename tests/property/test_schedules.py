@@ -23,8 +23,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:R
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=[example.name for example in EXAMPLES])
-def test_what_went_wrong_once_stays_right(stage: Stage, example: Example) -> None:
-    """A fault that was found once, in the product or in a sabotaged copy, is found again at once."""
+def test_the_kept_schedules_stay_right(stage: Stage, example: Example) -> None:
+    """Failures that were found once, and scenes that must never fail, are played before anything is drawn."""
     stage.play(example.schedule)
 
 
