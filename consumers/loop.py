@@ -137,6 +137,8 @@ class ConsumerLoop:
                     await held.idle.wait()
         except TimeoutError:
             _log.warning(logs.DRAIN_TIMED_OUT, partitions=[f"{p.topic}:{p.partition}" for p in sorted(revoked)])
+            for held in dropped:
+                held.cut_off()
         if self.source is not None and dropped:
             await self._commits.tell(self.source, {held.partition: held.position.next_offset for held in dropped})
             await self._steward.release(dropped)

@@ -43,7 +43,8 @@ class Holding:
     on; `idle` is set while none is. `stalled_since`: since when it is known to be behind and not fetched. `tail_seen`:
     a hidden tail that the last fetch found, passed not before `tail_due`. `end_seen`: the log's end, as asked of Kafka
     while it rested. `is_finished`: a backfill has reached the partition's end. Before offset `suspect_until` may stand
-    what ended the last owner; `is_attempting`: such a record is being handled, alone. These times are monotonic
+    what ended the last owner; `group` bounds how many are handled at once, `is_attempting`: one is, alone. `limit` is what `cut_off` ends a
+    batch in hand by. These times are monotonic
     seconds; timestamps of records are milliseconds.
     """
 
@@ -66,7 +67,10 @@ class Holding:
     stopped_tenant: str | None = None
     is_finished: bool = False
     suspect_until: int | None = None
+    group: int = 1
     is_attempting: bool = False
+    limit: asyncio.Timeout | None = None
+    is_cut_off: bool = False
     idle: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
@@ -93,6 +97,11 @@ class Holding:
             offset, (topic, partition) = self.position.next_offset, self.partition
             self.suspect_until = offset + records
             _log.warning(logs.PARTITION_SUSPECT, topic=topic, partition=partition, offset=offset)
+
+    def suspicion_passed(self) -> None:
+        """A group of suspect records was handled, and we live: the next may be larger, unless it is known to be bad."""
+        known = self.position.grouped_until
+        self.group = 1 if known is not None and self.position.next_offset < known else self.group * 2
 
     def block(self, why: str, source: RecordSource) -> None:
         """It is not read on until somebody decides what becomes of the records in question; told once, here."""
@@ -161,6 +170,12 @@ class Holding:
         self.idle.clear()
         self.in_hand_since = now
         self.oldest_in_hand = max(0, batch.records[0].timestamp)
+
+    def cut_off(self) -> None:
+        """The batch in hand, if there is one, is cancelled: its transaction ends, and with it its locks. Call once."""
+        self.is_cut_off = True
+        if self.limit is not None:
+            self.limit.reschedule(asyncio.get_running_loop().time())
 
     def end(self) -> None:
         """No batch of it is being worked on, whatever became of the last one."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import structlog
 
 from consumers.batch import Batch, Outcome, Stop
@@ -30,7 +32,7 @@ class Settling:
         started = self._host.clock.monotonic()
         held.begin(batch, started)
         try:
-            outcome = await self._caution.handle(held, batch)
+            outcome = await self._bounded(held, batch)
             done = batch if outcome.stop is None else batch.before(outcome.stop.offset)
             if done.records:
                 self._settled(held, done, outcome, started=started)
@@ -43,8 +45,19 @@ class Settling:
         except Transient as error:
             self._hold_back(held, batch, error)
             await self._withdraw(held)
+        except TimeoutError:
+            if not held.is_cut_off:  # it has outlived a revoke's patience: the next owner begins it again
+                raise
         finally:
             held.end()
+
+    async def _bounded(self, held: Holding, batch: Batch) -> Outcome:
+        """As `Caution.handle`; raises TimeoutError where the batch is cut off."""
+        async with asyncio.timeout(None) as held.limit:
+            try:
+                return await self._caution.handle(held, batch)
+            finally:
+                held.limit = None
 
     async def give_up(self, held: Holding) -> None:
         """Drops the work: the row has another owner, or was moved by hand."""
