@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum, auto
@@ -15,8 +14,6 @@ from tidegate_kernel.postgres import is_transient
 
 # 22021 character not in repertoire (NUL in text), 22P05 untranslatable character: the same bytes fail for ever.
 _INVALID_TEXT_STATES = frozenset({"22021", "22P05"})
-
-
 # 40001 serialization failure, 40P01 deadlock detected: the victim was chosen at random.
 _COLLISION_STATES = frozenset({"40001", "40P01"})
 # A migration changed what the driver remembers of a table; it has forgotten that by the time it says so.
@@ -69,17 +66,6 @@ def classify(error: BaseException) -> FailureClass:
     if isinstance(error, Transient) or _is_connection_trouble(error):
         return FailureClass.TRANSIENT
     return FailureClass.UNEXPECTED
-
-
-async def raise_if_nobodys_fault(error: Exception, probe: Callable[[], Awaitable[bool]]) -> None:
-    """Raises Transient where no record may pay for `error`: a collision, or an outage, which burns no attempt."""
-    match classify(error):
-        case FailureClass.COLLISION:
-            raise Transient(f"collided with another transaction: {type(error).__name__}") from error
-        case FailureClass.TRANSIENT if not await probe():
-            raise Transient(f"postgres or a dependency is away: {type(error).__name__}") from error
-        case _:
-            return
 
 
 def poison_reason(error: BaseException) -> Reason:

@@ -6,16 +6,17 @@ the failing record stands alone: k bad records among n cost O(k·log n) calls.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 
 from consumers.batch import Batch
 from consumers.decoding import Arrival
 from consumers.dispatch import Dispatcher, HandlerFailed, Prepared
-from consumers.failure import FailureClass, RetryPolicy, classify, poison_reason, raise_if_nobodys_fault
+from consumers.failure import FailureClass, classify
+from consumers.judging import Judge
 from consumers.letters import failure_of_arrival
 from dlq.letters import Failure
 from inbox.identity import ClaimKey
-from tidegate_kernel.errors import Reason, RetryLater
+from tidegate_kernel.errors import RetryLater
 from tidegate_kernel.postgres import Connection
 from tidegate_kernel.source import Outgoing
 
@@ -28,11 +29,9 @@ class Isolation:
         batch: Batch,
         claims: dict[int, ClaimKey],
         dispatcher: Dispatcher,
-        policy: RetryPolicy,
-        probe: Callable[[], Awaitable[bool]],
+        judge: Judge,
     ) -> None:
-        self._batch, self._claims, self._dispatcher = batch, claims, dispatcher
-        self._policy, self._probe = policy, probe
+        self._batch, self._claims, self._dispatcher, self._judge = batch, claims, dispatcher, judge
         self._again: list[BaseException] = []
         self.failures: list[Failure] = []
         self.published: list[Outgoing] = []
@@ -44,7 +43,7 @@ class Isolation:
             try:
                 prepared[arrival.record.offset] = await self._dispatcher.prepare(arrival)
             except HandlerFailed as failed:
-                await self._judge(failed)
+                await self._note(failed)
         self.raise_if_unfinished()
         return prepared
 
@@ -92,7 +91,7 @@ class Isolation:
         except HandlerFailed as failed:
             if classify(failed.cause) is FailureClass.COLLISION:
                 # To go on in parts would take locks in another order than everybody else, and collide again.
-                await raise_if_nobodys_fault(failed.cause, self._probe)
+                await self._judge.raise_if_nobodys_fault(failed.cause)
             return False
         return True
 
@@ -100,7 +99,7 @@ class Isolation:
         try:
             self.published += await self._under_savepoint(arrivals, connection, prepared)
         except HandlerFailed as failed:
-            await self._judge(failed)
+            await self._note(failed)
 
     async def _under_savepoint(
         self, arrivals: Sequence[Arrival], connection: Connection, prepared: Prepared
@@ -115,8 +114,8 @@ class Isolation:
                 raise HandlerFailed(arrivals[0], error) from error
             return published
 
-    async def _judge(self, failed: HandlerFailed) -> None:
-        reason = await self._verdict(failed)
+    async def _note(self, failed: HandlerFailed) -> None:
+        reason = await self._judge.verdict(self._batch.attempts, failed)
         if reason is None:
             self._again.append(failed.cause)
             return
@@ -131,14 +130,3 @@ class Isolation:
                 handler=self._dispatcher.handler_name(failed.arrival),
             )
         )
-
-    async def _verdict(self, failed: HandlerFailed) -> Reason | None:
-        """The reason to give up on this record, or None to try it again."""
-        offset, error = failed.arrival.record.offset, failed.cause
-        await raise_if_nobodys_fault(error, self._probe)
-        if classify(error) is FailureClass.POISON:
-            return poison_reason(error)
-        burnt = self._batch.attempts.count(offset)
-        if classify(error) is FailureClass.TRANSIENT:
-            return Reason.RETRIES_EXHAUSTED if burnt >= self._policy.attempts else None
-        return Reason.HANDLER_FAILED if burnt >= self._policy.unexpected_attempts else None

@@ -6,7 +6,7 @@ batch is applied first, which is harmless to repeat, and then settled by one fen
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -18,8 +18,8 @@ from consumers.batch import Batch, Outcome
 from consumers.claims import BatchClaims, claims_of
 from consumers.decoding import Arrival, Decoded, Decoder
 from consumers.dispatch import Dispatcher, HandlerFailed, Prepared
-from consumers.failure import FailureClass, RetryPolicy, classify, raise_if_nobodys_fault
 from consumers.isolation import Isolation
+from consumers.judging import Judge
 from consumers.letters import failure_of_record, failure_of_undecoded
 from consumers.positions import advance
 from consumers.projecting import Projected, project
@@ -29,7 +29,7 @@ from inbox.identity import ClaimRule
 from inbox.store import claim, claim_and_settle
 from projections.sink import Sink
 from tidegate_kernel.clock import Clock
-from tidegate_kernel.errors import Poison, RetryLater
+from tidegate_kernel.errors import Poison
 from tidegate_kernel.outbox import enqueue
 from tidegate_kernel.postgres import Connection, Pool, translated_errors
 from tidegate_kernel.source import Outgoing
@@ -131,13 +131,12 @@ class CommandRoad:
         self,
         ledger: Ledger,
         dispatcher: Dispatcher,
-        policy: RetryPolicy,
+        judge: Judge,
         *,
-        probe: Callable[[], Awaitable[bool]],
         silence_limit: timedelta,
     ) -> None:
-        self._ledger, self._dispatcher, self._policy = ledger, dispatcher, policy
-        self._probe, self._silence_limit = probe, silence_limit
+        self._ledger, self._dispatcher, self._judge = ledger, dispatcher, judge
+        self._silence_limit = silence_limit
 
     async def settle(self, batch: Batch, decoded: Decoded) -> Outcome:
         claims = claims_of(self._ledger.rule, batch, decoded.events)
@@ -145,23 +144,13 @@ class CommandRoad:
             try:
                 return await self._all_at_once(batch, decoded, claims)
             except HandlerFailed as failed:
-                await self._raise_if_worth_a_repeat(batch, failed)
+                await self._judge.raise_if_worth_a_repeat(batch.attempts, failed)
             except asyncpg.PostgresError:
                 # A handler that broke the transaction and swallowed the error shows only in our statements after it.
                 pass
             # Isolating mode tells whose fault it is.
             batch.attempts.is_isolating = True
         return await self._one_by_one(batch, decoded, claims)
-
-    async def _raise_if_worth_a_repeat(self, batch: Batch, failed: HandlerFailed) -> None:
-        """A transient failure is cured by repeating the batch as a whole; only the last attempt looks whose it was."""
-        error = failed.cause
-        await raise_if_nobodys_fault(error, self._probe)
-        if classify(error) is not FailureClass.TRANSIENT:
-            return
-        if batch.attempts.count(failed.arrival.record.offset) < self._policy.attempts - 1:
-            after = error.after if isinstance(error, RetryLater) else 0.0
-            raise RetryLater(f"the handler's {type(error).__name__}", after=after) from error
 
     async def _all_at_once(self, batch: Batch, decoded: Decoded, claims: BatchClaims) -> Outcome:
         prepared = await self._prepare(claims.firsts)
@@ -172,7 +161,7 @@ class CommandRoad:
             return await self._settle(connection, batch, decoded, claims, _Handled(fresh, published, ()))
 
     async def _one_by_one(self, batch: Batch, decoded: Decoded, claims: BatchClaims) -> Outcome:
-        isolation = Isolation(batch, claims.by_offset(), self._dispatcher, self._policy, self._probe)
+        isolation = Isolation(batch, claims.by_offset(), self._dispatcher, self._judge)
         prepared = await isolation.prepare(claims.firsts)
         async with self._ledger.transaction() as connection:
             seen = await claim(connection, batch.fence, claims.keys, silence_limit=self._silence_limit)

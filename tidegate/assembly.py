@@ -13,6 +13,7 @@ from consumers.decoding import Decoder
 from consumers.flood import Floods
 from consumers.host import LaneSettings
 from consumers.intents import Intents
+from consumers.judging import Judge
 from consumers.loop import ConsumerLoop, Join
 from consumers.meter import Meter
 from consumers.outages import POSTGRES, Outages, Probe
@@ -141,7 +142,7 @@ def live_loop(parts: JobParts, join: Join, clock: Clock) -> ConsumerLoop:
 
 def _road(job: Job, ledger: Ledger, target: Mediator | Sink | None, outages: Outages) -> Road:
     if isinstance(job, ConsumerJob) and isinstance(target, Mediator):
-        return CommandRoad(ledger, target, job.retry, probe=outages.all_answer, silence_limit=job.silence_limit)
+        return CommandRoad(ledger, target, Judge(job.retry, outages.all_answer), silence_limit=job.silence_limit)
     if target is None or isinstance(target, Mediator):
         raise ValueError(f"job {job.code!r} is a projection and needs its sink")
     return ProjectionRoad(ledger, target)
