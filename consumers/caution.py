@@ -1,8 +1,10 @@
 """Cautious mode: a record that ends its process must not end every process that takes it up.
 
-A partition whose last two owners ended in a row without release and without progress is suspect. Its records are then
-handled one by one, each alone in flight in the process, and each attempt is written down before it begins. A record
-that was begun so too often becomes a dead letter. Healthy partitions pay nothing.
+A partition whose last two owners ended in a row without release and without progress is suspect. Nothing else is in
+flight in the process while its records are handled, and what is about to be handled is written down first: one record,
+then groups that double with each success, so that a false suspicion costs little. After an owner that ended at a group
+its records are handled one by one. A record that was begun alone too often becomes a dead letter. Healthy partitions
+pay nothing.
 """
 
 from __future__ import annotations
@@ -52,25 +54,34 @@ class Solitude:
 
 
 class Caution:
-    """Hands batches to a job's pipeline: many at once, or a suspect partition's records alone."""
+    """Hands batches to a job's pipeline: many at once, or those of a suspect partition alone."""
 
     def __init__(self, pipeline: Pipeline, steward: Steward, solitude: Solitude, *, attempts: int) -> None:
         self._pipeline, self._steward, self._solitude, self._attempts = pipeline, steward, solitude, attempts
 
     async def handle(self, held: Holding, batch: Batch) -> Outcome:
-        """As `Pipeline.handle`; a batch of a suspect partition holds one record."""
+        """As `Pipeline.handle`. Of a suspect partition a batch holds no more than `held.group` records."""
         if not held.is_suspect:
             async with self._solitude.shared():
                 return await self._pipeline.handle(batch)
         async with self._solitude.alone():
-            attempts = await self._steward.note_attempt(held.partition, held.position)
-            if attempts > self._attempts:
-                batch = replace(batch, unreadable=_crashed(self._attempts))
-            held.is_attempting = True
-            outcome = await self._pipeline.handle(batch)
-            # Where the position has moved the attempt counts no more; a paused tenant's record was not begun.
-            held.is_attempting = outcome.stop is not None
+            if len(batch.records) == 1:
+                outcome = await self._attempt(held, batch)
+            else:
+                await self._steward.note_group(held.partition, held.position, until=batch.next_offset)
+                outcome = await self._pipeline.handle(batch)
+            held.suspicion_passed()
             return outcome
+
+    async def _attempt(self, held: Holding, batch: Batch) -> Outcome:
+        attempts = await self._steward.note_attempt(held.partition, held.position)
+        if attempts > self._attempts:
+            batch = replace(batch, unreadable=_crashed(self._attempts))
+        held.is_attempting = True
+        outcome = await self._pipeline.handle(batch)
+        # Where the position has moved the attempt counts no more; a paused tenant's record was not begun.
+        held.is_attempting = outcome.stop is not None
+        return outcome
 
     async def withdraw(self, held: Holding) -> None:
         """The attempt ended without the process ending: it does not count. Raises Transient."""

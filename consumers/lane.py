@@ -102,7 +102,10 @@ class Lane:
             await self._host.clock.sleep(self._host.settings.retry.delay(self._failed_fetches, error))
             return ()
         self._failed_fetches = 0
-        await self._tail.note([held for partition, held in ready.items() if partition not in fetched])
+        without = [held for partition, held in ready.items() if partition not in fetched]
+        for held in without:
+            held.empty_fetches += 1
+        await self._tail.note(without)
         return [(ready[partition], found) for partition, found in fetched.items()]
 
     async def _ask_for(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Found]:
@@ -130,19 +133,20 @@ class Lane:
             case _:
                 records = held.unhandled(found)
                 if records and held.is_suspect:
-                    await self._one_by_one(held, records)
+                    await self._in_groups(held, records)
                 elif records:
                     await self._settling.handle(held, self._batch(held, records))
 
-    async def _one_by_one(self, held: Holding, records: Sequence[Record]) -> None:
-        """Records of a suspect partition, until one has to wait; what is left is read again."""
-        for record in records:
+    async def _in_groups(self, held: Holding, records: Sequence[Record]) -> None:
+        """Records of a suspect partition, until some have to wait; what is left is read again."""
+        while records:
             if self._host.is_stopping() or not self._holdings.is_current(held):
                 return  # the next owner seeks
             if not held.is_ready:
                 held.seek(self._source)
                 return
-            await self._settling.handle(held, self._batch(held, [record]))
+            group, records = records[: held.group], records[held.group :]
+            await self._settling.handle(held, self._batch(held, group))
 
     def _batch(self, held: Holding, records: Sequence[Record], *, unreadable: Poison | None = None) -> Batch:
         fence = self._steward.fence(held.partition, held.position)

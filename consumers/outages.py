@@ -112,7 +112,7 @@ class Outages:
 
     async def _answers(self, probe: Probe) -> bool:
         # What a user's probe raises is its way to say no; gather hands it over instead of raising.
-        (answer,) = await asyncio.gather(asyncio.wait_for(probe(), _PROBE_SECONDS), return_exceptions=True)
+        (answer,) = await asyncio.gather(_in_time(probe), return_exceptions=True)
         return answer is True
 
     def _resting_for(self) -> list[str]:
@@ -134,6 +134,11 @@ class Outages:
             if Hold.OUTAGE in held.holds:
                 held.due = self._clock.monotonic()
                 held.release(Hold.OUTAGE, source)
+
+
+async def _in_time(probe: Probe) -> bool:
+    async with asyncio.timeout(_PROBE_SECONDS):
+        return await probe()
 
 
 async def _kafka_answers(source: RecordSource) -> bool:

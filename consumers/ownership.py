@@ -40,12 +40,12 @@ class Holding:
 
     `trouble` made it wait, first at `waiting_since`. `holds` says why it must rest besides that; `stopped_tenant` is
     the paused tenant whose record comes next, if that is why. `in_hand_since`: since when a batch of it is being worked
-    on; `idle` is set while none is. `stalled_since`: since when it is known to be behind and not fetched. `tail_seen`:
-    a hidden tail that the last fetch found, passed not before `tail_due`. `end_seen`: the log's end, as asked of Kafka
-    while it rested. `is_finished`: a backfill has reached the partition's end. Before offset `suspect_until` may stand
-    what ended the last owner; `group` bounds how many are handled at once, `is_attempting`: one is, alone. `limit` is what `cut_off` ends a
-    batch in hand by. These times are monotonic
-    seconds; timestamps of records are milliseconds.
+    on, `idle` is set while none is; `limit` is what `cut_off` ends that batch by. `empty_fetches` counts fetches that
+    asked for it in vain; `stalled_since`: since when it is known to be behind and not fetched. `tail_seen`: a hidden
+    tail that the last fetch found, passed not before `tail_due`. `end_seen`: the log's end, as asked of Kafka while it
+    rested. `is_finished`: a backfill has reached the partition's end. Before offset `suspect_until` may stand what
+    ended the last owners; `group` bounds how many records are handled at once then, `is_attempting`: one is, alone.
+    These times are monotonic seconds; timestamps of records are milliseconds.
     """
 
     partition: TopicPartition
@@ -58,6 +58,7 @@ class Holding:
     tail_seen: int | None = None
     tail_due: float = 0.0
     in_hand_since: float | None = None
+    empty_fetches: int = 0
     stalled_since: float | None = None
     oldest_in_hand: int | None = None
     newest_settled: int | None = None

@@ -28,7 +28,8 @@ _PATIENCE_SECONDS = 5.0
 class Position:
     """Where a job stands in a partition. `end_offset` is set for backfills: the first offset they leave alone.
 
-    `is_suspect`: its last owners ended there, one after the other, without a release and without having moved it.
+    `is_suspect`: its last owners ended there, one after the other, without a release and without having moved it;
+    among the records before `grouped_until`, if the last of them had begun these together.
     """
 
     epoch: int
@@ -36,6 +37,7 @@ class Position:
     topic_id: UUID
     end_offset: int | None = None
     is_suspect: bool = False
+    grouped_until: int | None = None
 
 
 class Positions:
@@ -67,7 +69,7 @@ class Positions:
         if row is None:
             return None
         self._epochs[partition] = row["epoch"]
-        return replace(_position(row), is_suspect=row["is_suspect"])
+        return replace(_position(row), is_suspect=row["is_suspect"], grouped_until=row["grouped_until"])
 
     async def release(self, held: Mapping[TopicPartition, Position], attempting: Collection[TopicPartition]) -> None:
         """The owned positions are given up alive. Those of another owner stay as they are. Raises Transient."""
@@ -89,19 +91,29 @@ class Positions:
 
         Raises StaleOwner, Transient.
         """
-        attempts: int | None = await self._attempt(_QUERIES["note_attempt"], partition, position)
-        if attempts is None:
-            raise StaleOwner(f"{partition.topic}:{partition.partition} left epoch {position.epoch}")
-        return attempts
+        return await self._begin(_QUERIES["note_attempt"], partition, position)
+
+    async def note_group(self, partition: TopicPartition, position: Position, *, until: int) -> None:
+        """The records from the owned position up to `until` are about to be handled together, nothing beside them.
+
+        Raises StaleOwner, Transient.
+        """
+        await self._begin(_QUERIES["note_group"], partition, position, until)
 
     async def withdraw_attempt(self, partition: TopicPartition, position: Position) -> None:
         """The attempt noted last has ended and this process goes on: it does not count. Raises Transient."""
         await self._attempt(_QUERIES["withdraw_attempt"], partition, position)
 
-    async def _attempt(self, query: str, partition: TopicPartition, position: Position) -> int | None:
+    async def _begin(self, query: str, partition: TopicPartition, position: Position, *more: int) -> int:
+        count = await self._attempt(query, partition, position, *more)
+        if count is None:
+            raise StaleOwner(f"{partition.topic}:{partition.partition} left epoch {position.epoch}")
+        return count
+
+    async def _attempt(self, query: str, partition: TopicPartition, position: Position, *more: int) -> int | None:
         with translated_errors(f"attempt at {partition.topic}:{partition.partition}"):
             async with self._pool.acquire(timeout=10) as connection:
-                attempts: int | None = await connection.fetchval(query, *self.fence(partition, position))
+                attempts: int | None = await connection.fetchval(query, *self.fence(partition, position), *more)
         return attempts
 
     async def _impatiently(self, update: asyncio.Future[asyncpg.Record | None], pid: int) -> asyncpg.Record | None:

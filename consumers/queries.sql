@@ -26,7 +26,7 @@ SET
     taken_offset = next_offset
 WHERE job = $1 AND run = $2 AND topic = $3 AND partition = $4
 RETURNING
-    epoch, next_offset, end_offset, topic_id,
+    epoch, next_offset, end_offset, topic_id, grouped_until,
     deaths > 1 OR (attempts > 0 AND attempt_offset IS NOT DISTINCT FROM next_offset) AS is_suspect;
 
 -- name: release_positions
@@ -44,6 +44,14 @@ UPDATE tidegate.position
 SET attempts = CASE WHEN attempt_offset = next_offset THEN attempts + 1 ELSE 1 END, attempt_offset = next_offset
 WHERE job = $1 AND run = $2 AND topic = $3 AND partition = $4 AND epoch = $5 AND next_offset = $6
 RETURNING attempts;
+
+-- name: note_group
+-- Records of a suspect partition up to an offset are begun together: an owner that ends at them leaves them suspect.
+-- Parameters as for note_attempt, and $7 that offset (exclusive).
+UPDATE tidegate.position
+SET taken_offset = next_offset, deaths = 1, grouped_until = $7
+WHERE job = $1 AND run = $2 AND topic = $3 AND partition = $4 AND epoch = $5 AND next_offset = $6
+RETURNING deaths;
 
 -- name: withdraw_attempt
 -- The attempt ended and the process did not. Parameters as for note_attempt.

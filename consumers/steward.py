@@ -104,6 +104,10 @@ class Steward:
         """As `Positions.note_attempt`. Raises StaleOwner, Transient."""
         return await self._positions.note_attempt(partition, position)
 
+    async def note_group(self, partition: TopicPartition, position: Position, *, until: int) -> None:
+        """As `Positions.note_group`. Raises StaleOwner, Transient."""
+        await self._positions.note_group(partition, position, until=until)
+
     async def withdraw_attempt(self, partition: TopicPartition, position: Position) -> None:
         """As `Positions.withdraw_attempt`. Raises Transient."""
         await self._positions.withdraw_attempt(partition, position)

@@ -19,6 +19,8 @@ _log = structlog.get_logger(__name__)
 _LOOK_EVERY_SECONDS = 15.0
 # A fetch that Kafka answers takes a fraction of a second, also across an election of leaders.
 STALLED_SECONDS = 60.0
+# The answer to one may have been under way.
+_EMPTY_FETCHES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +29,7 @@ class _Standstill:
 
     held: Holding
     reached: int
+    empty_fetches: int
     since: float
 
 
@@ -65,9 +68,12 @@ class Watchdog:
             return
         if earlier is None or earlier.held is not held or earlier.reached != reached:
             held.stalled_since = None
-            earlier = _Standstill(held, reached, self._clock.monotonic())
+            earlier = _Standstill(held, reached, held.empty_fetches, self._clock.monotonic())
         self._standing[held.partition] = earlier
-        if self._clock.monotonic() - earlier.since >= STALLED_SECONDS and held.stalled_since is None:
+        # A lane that is busy with another partition's batch has not asked for this one.
+        was_asked_for = held.empty_fetches - earlier.empty_fetches >= _EMPTY_FETCHES
+        is_long = self._clock.monotonic() - earlier.since >= STALLED_SECONDS
+        if is_long and was_asked_for and held.stalled_since is None:
             self._wake(held, ranges[held.partition].end)
 
     def _wake(self, held: Holding, end: int) -> None:

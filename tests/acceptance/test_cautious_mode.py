@@ -33,7 +33,7 @@ def _start(cli: Cli) -> Worker:
 
 def test_a_record_that_kills_its_process_becomes_a_dead_letter(ready_cli: Cli, rows: Rows) -> None:
     """G1, G6: else one record stops a partition, and with it every process that takes it up, for ever."""
-    for payment in ("before", "killer", "after"):
+    for payment in ("killer", "next", "last"):
         _send(ready_cli, payment)
     for _ in range(_DEATHS):
         assert _start(ready_cli).process.wait(timeout=60) == -signal.SIGKILL
@@ -41,7 +41,7 @@ def test_a_record_that_kills_its_process_becomes_a_dead_letter(ready_cli: Cli, r
     survivor.wait_for("dead_letter.kept", "worker_crashed")
     survivor.wait_for("batch.settled", '"applied": 1')
     assert survivor.stop() == 0
-    assert [row["id"] for row in rows("SELECT id FROM payment ORDER BY id")] == ["after", "before"]
+    assert [row["id"] for row in rows("SELECT id FROM payment ORDER BY id")] == ["last", "next"]
     (letter,) = rows("SELECT reason, value, attempts FROM tidegate.dead_letter")
     assert letter["reason"] == "worker_crashed"
     assert b"killer" in letter["value"]

@@ -60,12 +60,14 @@ CREATE TABLE tidegate.skipped_range (
 CREATE INDEX skipped_range_by_place ON tidegate.skipped_range (job, topic, partition, first_offset);
 
 -- taken_offset: where the present owner began. deaths: owners in a row that ended without release and without progress.
--- attempts: how often the record at attempt_offset was begun alone, written before it was handed over.
+-- attempts: how often the record at attempt_offset was begun alone, written before it was handed over. grouped_until:
+-- up to where (exclusive) records of a suspect partition were begun together.
 ALTER TABLE tidegate.position
     ADD COLUMN taken_offset bigint,
     ADD COLUMN deaths integer NOT NULL DEFAULT 0,
     ADD COLUMN attempt_offset bigint,
-    ADD COLUMN attempts integer NOT NULL DEFAULT 0;
+    ADD COLUMN attempts integer NOT NULL DEFAULT 0,
+    ADD COLUMN grouped_until bigint;
 
 -- Letters are found by event id and by key. Hashed: a key may be longer than any other kind of index takes.
 CREATE INDEX dead_letter_by_event ON tidegate.dead_letter USING hash (event_id);
