@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from uuid import UUID
 
+from consumers.failure import FailureClass
 from dlq.letters import Failure
 from tidegate_kernel.errors import Poison
 from tidegate_kernel.event import Fence, Record
@@ -13,16 +15,23 @@ from tidegate_kernel.event import Fence, Record
 
 @dataclass(slots=True)
 class Attempts:
-    """What is remembered of a batch between its attempts: failures by offset, and how it must be tried next."""
+    """What is remembered of a batch between its attempts: failures by offset and class, and how it must be tried next.
 
-    failures: dict[int, int] = field(default_factory=dict)
+    A few time-outs do not make the first defect the last one: each class of failure has a count of its own.
+    """
+
+    failures: dict[int, Counter[FailureClass]] = field(default_factory=lambda: defaultdict(Counter))
     tries: int = 0
     is_isolating: bool = False
 
-    def count(self, offset: int) -> int:
-        """One more failure at `offset`; returns how many there are now."""
-        self.failures[offset] = self.failures.get(offset, 0) + 1
-        return self.failures[offset]
+    def count(self, offset: int, failure: FailureClass) -> int:
+        """One more failure of that class at `offset`; returns how many there are now."""
+        self.failures[offset][failure] += 1
+        return self.failures[offset][failure]
+
+    def made_at(self, offset: int) -> int:
+        """How many attempts at `offset` have failed, for whatever reason."""
+        return self.failures[offset].total() if offset in self.failures else 0
 
 
 @dataclass(frozen=True, slots=True)

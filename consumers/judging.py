@@ -33,9 +33,10 @@ class Judge:
         """
         error = failed.cause
         await self.raise_if_nobodys_fault(error)
-        if classify(error) is not FailureClass.TRANSIENT:
+        failure = classify(error)
+        if failure is not FailureClass.TRANSIENT:
             return
-        if attempts.count(failed.arrival.record.offset) < self._policy.attempts - 1:
+        if attempts.count(failed.arrival.record.offset, failure) < self._policy.attempts - 1:
             after = error.after if isinstance(error, RetryLater) else 0.0
             raise RetryLater(f"the handler's {type(error).__name__}", after=after) from error
 
@@ -46,7 +47,7 @@ class Judge:
         failure = classify(error)
         if failure is FailureClass.POISON:
             return poison_reason(error)
-        burnt = attempts.count(failed.arrival.record.offset)
+        burnt = attempts.count(failed.arrival.record.offset, failure)
         if failure is FailureClass.TRANSIENT:
             return Reason.RETRIES_EXHAUSTED if burnt >= self._policy.attempts else None
         return Reason.HANDLER_FAILED if burnt >= self._policy.unexpected_attempts else None

@@ -20,7 +20,7 @@ def failure_of_arrival(
         topic_id=batch.topic_id,
         reason=reason,
         error=error,
-        attempts=max(1, batch.attempts.failures.get(arrival.record.offset, 1)),
+        attempts=max(1, batch.attempts.made_at(arrival.record.offset)),
         handler=handler,
         event_id=event.id or None,
         event_type=event.type,

@@ -419,6 +419,22 @@ async def test_transient_to_the_end_is_a_dead_letter(make_road: MakeRoad, pool: 
     assert (letter["reason"], letter["attempts"]) == (Reason.RETRIES_EXHAUSTED, 3)
 
 
+async def test_time_outs_do_not_make_the_first_defect_the_last(make_road: MakeRoad, pool: Pool) -> None:
+    """Each class of failure has attempts of its own: a bad minute of a dependency costs nobody those of a defect."""
+    failures: list[Exception] = [RetryLater(after=0), RetryLater(after=0), KeyError("n"), KeyError("n")]
+
+    async def unlucky(command: Note, ctx: Context[None]) -> None:
+        if failures:
+            raise failures.pop(0)
+        await note(command, ctx)
+
+    road = await make_road(job(retry=RetryPolicy(attempts=4, unexpected_attempts=3)), [handle(Note, unlucky)])
+    await settle(road, [record(0, b'{"n":0}')])
+
+    assert await effects(pool) == ["e0"]
+    assert await road.dead_letters() == []
+
+
 async def test_handler_over_its_time_is_cut_off(make_road: MakeRoad, pool: Pool) -> None:
     """Case 15: a hanging handler costs its record, not the partition: a dead letter, and its neighbours are applied."""
 
