@@ -23,7 +23,8 @@ from tidegate.assembly import JobParts, Resources, assemble
 from tidegate.jobs.checkpoints import read_checkpoint
 from tidegate.jobs.declaration import ConsumerJob, Job
 from tidegate.jobs.selection import part_of
-from tidegate.worker import is_set_within, open_resources, open_sink
+from tidegate.supervision import is_set_within
+from tidegate.worker import open_resources, open_sink
 from tidegate_kernel import logs
 from tidegate_kernel.audit import refuse_early
 from tidegate_kernel.clock import SystemClock

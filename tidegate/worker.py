@@ -9,23 +9,23 @@ import asyncio
 import gc
 import os
 import socket
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
-from datetime import timedelta
+from typing import Any, TypeAlias
 
 import structlog
 
-from consumers.failure import RetryPolicy
 from consumers.loop import Join
 from inbox.upkeep import InboxUpkeep
 from projections.sink import Sink
 from tidegate.app import App
-from tidegate.assembly import JobParts, Resources, assemble, live_loop
+from tidegate.assembly import JobParts, Resources, assemble
 from tidegate.console.http import serve
 from tidegate.horizons import keep_horizons
 from tidegate.jobs.declaration import Job, ProjectionJob
 from tidegate.jobs.relay import OutboxRelay
+from tidegate.supervision import supervise
 from tidegate.vitals import Vitals
 from tidegate_kernel import logs
 from tidegate_kernel.clock import Clock, SystemClock
@@ -43,7 +43,8 @@ _THREADS = 16
 # Beside a connection a lane: takeovers with their watcher, the relay, upkeep, status of the endpoint.
 _SPARE_CONNECTIONS = 4
 _RELAY_REST_SECONDS = 3.0
-_RESTART = RetryPolicy(name="restart", first_delay=timedelta(seconds=1), longest_delay=timedelta(seconds=30))
+
+_Work: TypeAlias = Coroutine[Any, Any, None]
 
 
 async def run_worker(app: App, settings: Settings, codes: Sequence[str], *, stop: asyncio.Event) -> None:
@@ -68,25 +69,28 @@ async def run_worker(app: App, settings: Settings, codes: Sequence[str], *, stop
         await inbox.begin()
         calm_collector()
         _log.info(logs.WORKER_STARTED, jobs=[job.code for job in jobs], owner=resources.owner, port=port)
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                upkeep = [
-                    tasks.create_task(relay.run(), name="outbox-relay"),
-                    tasks.create_task(inbox.run(), name="inbox-upkeep"),
-                ]
-                loops = [
-                    tasks.create_task(
-                        _supervise(part, _join(app, part.job, settings), resources, vitals, stop), name=part.job.code
-                    )
-                    for part in parts
-                ]
-                await asyncio.wait(loops)
-                for task in upkeep:
-                    task.cancel()
-        except ExceptionGroup as group:
-            raise group.exceptions[0] from group  # whoever failed first ended the others
+        consumers = {
+            part.job.code: supervise(part, _join(app, part.job, settings), clock=clock, vitals=vitals, stop=stop)
+            for part in parts
+        }
+        await _until_all_end(consumers, upkeep={"outbox-relay": relay.run(), "inbox-upkeep": inbox.run()})
         await _relay_rest(relay)
         _log.info(logs.WORKER_STOPPED, owner=resources.owner)
+
+
+async def _until_all_end(consumers: Mapping[str, _Work], *, upkeep: Mapping[str, _Work]) -> None:
+    """Runs everything side by side, as tasks of these names, until the last of `consumers` ends.
+
+    Raises what the first that failed has raised: it ends the others.
+    """
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            beside = [tasks.create_task(work, name=name) for name, work in upkeep.items()]
+            await asyncio.wait([tasks.create_task(work, name=name) for name, work in consumers.items()])
+            for task in beside:
+                task.cancel()
+    except ExceptionGroup as group:
+        raise group.exceptions[0] from group
 
 
 def calm_collector() -> None:
@@ -153,31 +157,6 @@ async def _require_topics(app: App, settings: Settings, jobs: Sequence[Job]) -> 
         raise Misconfigured(f"kafka has no topic {', '.join(map(repr, missing))}; run 'tidegate topics create'")
 
 
-async def _supervise(parts: JobParts, join: Join, resources: Resources, vitals: Vitals, stop: asyncio.Event) -> None:
-    """Keeps a job's loop running until `stop`: one that ends with an error is started anew after a pause."""
-    code, restarts = parts.job.job_code, 0
-    # Everything that this task and those it starts will log is about this job.
-    structlog.contextvars.bind_contextvars(job=code)
-    while not stop.is_set():
-        loop = live_loop(parts, join, resources.clock)
-        watcher = asyncio.create_task(_when(stop, loop.stop), name=f"stop-{code}")
-        vitals.watch(parts, loop)
-        try:
-            await loop.run()
-        except Exception as error:
-            if isinstance(error, Misconfigured) and restarts == 0 and not loop.has_joined:
-                raise  # Kafka answered a moment ago and does not take this member: its settings are wrong
-            # Kafka away while joining, a defect of ours, an error of our own statements: never a record's fault, so
-            # nothing is given up. What had not settled is read again.
-            restarts += 1
-            delay = _RESTART.delay(restarts, error)
-            _log.error(logs.JOB_RESTARTED, job=code, restarts=restarts, wait_seconds=round(delay, 1), exc_info=error)
-            await is_set_within(delay, stop)
-        finally:
-            watcher.cancel()
-            vitals.unwatch(code)
-
-
 def _join(app: App, job: Job, settings: Settings) -> Join:
     topics = [topic.name for topic in job.topics]
     return lambda on_assigned, on_revoked: join_group(
@@ -193,18 +172,3 @@ async def _relay_rest(relay: OutboxRelay) -> None:
                 pass
     except (Transient, TimeoutError):
         return  # it stands in Postgres: any other worker's relay publishes it
-
-
-async def _when(event: asyncio.Event, action: Callable[[], None]) -> None:
-    await event.wait()
-    action()
-
-
-async def is_set_within(seconds: float, event: asyncio.Event) -> bool:
-    """Returns as soon as `event` is set, or False after `seconds`."""
-    try:
-        async with asyncio.timeout(seconds):
-            await event.wait()
-    except TimeoutError:
-        return False
-    return True

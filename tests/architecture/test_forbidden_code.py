@@ -19,7 +19,7 @@ MAY_CATCH_EVERYTHING = {
         "Mediator.handler_name",
     ): "a name for a letter must not raise what the letter is about",
     ("tidegate/commands/loading.py", "_explained"): "a user's module may raise anything while it is imported",
-    ("tidegate/worker.py", "_supervise"): "a loop that ends is started anew, whatever ended it",
+    ("tidegate/supervision.py", "supervise"): "a loop that ends is started anew, whatever ended it",
     ("tidegate/stack/stack.py", "_answers"): "any failure of a probe, of whichever client, means: not now",
     ("tidegate/testing/memory_source.py", "MemorySource.revoke"): "the real client swallows what a listener raises",
     ("tidegate_kernel/kafka_source.py", "KafkaSource.fetch"): "the client's parser raises anything for odd bytes",

@@ -1,0 +1,64 @@
+"""Keeps the live consumer of a job running for as long as the process is to go on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import timedelta
+
+import structlog
+
+from consumers.failure import RetryPolicy
+from consumers.loop import Join
+from tidegate.assembly import JobParts, live_loop
+from tidegate.vitals import Vitals
+from tidegate_kernel import logs
+from tidegate_kernel.clock import Clock
+from tidegate_kernel.errors import Misconfigured
+
+_log = structlog.get_logger(__name__)
+
+_RESTART = RetryPolicy(name="restart", first_delay=timedelta(seconds=1), longest_delay=timedelta(seconds=30))
+
+
+async def supervise(parts: JobParts, join: Join, *, clock: Clock, vitals: Vitals, stop: asyncio.Event) -> None:
+    """Returns after `stop`; a loop that ends before that with an error is started anew after a pause.
+
+    Raises Misconfigured where Kafka refuses this member at its first join.
+    """
+    code, restarts = parts.job.job_code, 0
+    # Everything that this task and those it starts will log is about this job.
+    structlog.contextvars.bind_contextvars(job=code)
+    while not stop.is_set():
+        loop = live_loop(parts, join, clock)
+        watcher = asyncio.create_task(_when(stop, loop.stop), name=f"stop-{code}")
+        vitals.watch(parts, loop)
+        try:
+            await loop.run()
+        except Exception as error:
+            if isinstance(error, Misconfigured) and restarts == 0 and not loop.has_joined:
+                raise  # Kafka answered a moment ago and does not take this member: its settings are wrong
+            # Kafka away while joining, a defect of ours, an error of our own statements: never a record's fault, so
+            # nothing is given up. What had not settled is read again.
+            restarts += 1
+            delay = _RESTART.delay(restarts, error)
+            _log.error(logs.JOB_RESTARTED, job=code, restarts=restarts, wait_seconds=round(delay, 1), exc_info=error)
+            await is_set_within(delay, stop)
+        finally:
+            watcher.cancel()
+            vitals.unwatch(code)
+
+
+async def is_set_within(seconds: float, event: asyncio.Event) -> bool:
+    """Returns as soon as `event` is set, or False after `seconds`."""
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        return False
+    return True
+
+
+async def _when(event: asyncio.Event, action: Callable[[], None]) -> None:
+    await event.wait()
+    action()
