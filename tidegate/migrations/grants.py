@@ -75,6 +75,11 @@ HARMLESS_FUNCTIONS: frozenset[str] = frozenset(
 )
 """Functions that only compute, or that only a trigger calls."""
 
+_FUNCTIONS_FOR = """
+    SELECT p.proname, has_function_privilege($1, p.oid, 'EXECUTE') AS may_call
+    FROM pg_proc AS p
+    WHERE p.pronamespace = 'tidegate'::regnamespace AND p.proname = ANY($2::text[])
+"""
 _TABLES_THERE = "SELECT tablename FROM pg_tables WHERE schemaname = 'tidegate'"
 
 
@@ -145,6 +150,7 @@ async def _has_all(connection: Connection, role: str, duty: Duty) -> bool:
             if privilege
         ]
         usage = await connection.fetchval("SELECT has_schema_privilege($1, 'tidegate', 'USAGE')", role)
+        callable_ = await connection.fetch(_FUNCTIONS_FOR, role, sorted(FUNCTIONS))
     except asyncpg.UndefinedTableError:
         return False  # a migration is missing too
-    return usage and all(held)
+    return usage and all(held) and {row["proname"] for row in callable_ if row["may_call"]} == FUNCTIONS

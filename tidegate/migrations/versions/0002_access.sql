@@ -68,7 +68,7 @@ RETURN coalesce(octet_length(part)::text || ':' || part, '-');
 CREATE FUNCTION tidegate.audit_text(a tidegate.audit) RETURNS text
 LANGUAGE sql STABLE
 RETURN tidegate.audit_part(a.seq::text)
-    || tidegate.audit_part((extract(epoch FROM a.at) * 1000000)::bigint::text)
+    || tidegate.audit_part(round(extract(epoch FROM a.at) * 1000000)::text)
     || tidegate.audit_part(a.actor)
     || tidegate.audit_part(a.role)
     || tidegate.audit_part(a.token::text)
@@ -101,7 +101,8 @@ END
 $$;
 
 -- The only way into the audit: a row is appended in the caller's transaction, and published with it through the outbox.
--- It holds the chain's end until that transaction ends: call it last.
+-- It holds the chain's end until that transaction ends: call it last. Whoever froze while holding it must not stop all
+-- others without a word.
 CREATE FUNCTION tidegate.append_audit(
     actor text, role text, token uuid, origin text, action text, target text, reason text, parameters json,
     tenant text, brand text, outcome text, error_class text,
@@ -111,6 +112,7 @@ LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET timezone = 'UTC'
 SET bytea_output = 'hex'
+SET lock_timeout = '20s'
 AS $$
 DECLARE
     chain uuid;

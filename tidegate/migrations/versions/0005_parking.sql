@@ -1,0 +1,2 @@
+-- Parked events.
+SELECT 1;

@@ -1,0 +1,2 @@
+-- Looking at dead letters.
+SELECT 1;
