@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from consumers.backfill import Backfill
 from consumers.caution import Solitude
 from consumers.decoding import Decoder
 from consumers.flood import Floods
@@ -33,6 +34,7 @@ from tidegate_kernel.event import LIVE, JobId, RunId
 from tidegate_kernel.metrics import Metrics
 from tidegate_kernel.postgres import Connections, Pool, is_writable, translated_errors
 from tidegate_kernel.settings import Settings
+from tidegate_kernel.source import RecordSource
 
 # Events of a batch handled one by one in a transaction: the knee of the claim statement lies at 500 to 1,000 rows.
 _CONSUMER_BATCH = 500
@@ -137,6 +139,20 @@ def live_loop(parts: JobParts, join: Join, clock: Clock) -> ConsumerLoop:
         solitude=parts.solitude,
         floods=parts.floods,
         watch=parts.watch(),
+    )
+
+
+def backfill_of(parts: JobParts, source: RecordSource, clock: Clock) -> Backfill:
+    """The job's work on a range of its topics, read from `source`; `parts` are of the backfill's own run."""
+    return Backfill(
+        source,
+        parts.pipeline,
+        parts.steward,
+        settings=parts.lanes,
+        clock=clock,
+        meter=parts.meter,
+        outages=parts.outages,
+        solitude=parts.solitude,
     )
 
 
