@@ -24,13 +24,7 @@ from tidegate_kernel.source import Outgoing
 class Isolation:
     """One isolating pass over a batch. Use once."""
 
-    def __init__(
-        self,
-        batch: Batch,
-        claims: dict[int, ClaimKey],
-        dispatcher: Dispatcher,
-        judge: Judge,
-    ) -> None:
+    def __init__(self, batch: Batch, claims: dict[int, ClaimKey], dispatcher: Dispatcher, judge: Judge) -> None:
         self._batch, self._claims, self._dispatcher, self._judge = batch, claims, dispatcher, judge
         self._again: list[BaseException] = []
         self.failures: list[Failure] = []

@@ -6,9 +6,8 @@ batch is applied first, which is harmless to repeat, and then settled by one fen
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import NamedTuple, Protocol
 
@@ -20,42 +19,19 @@ from consumers.decoding import Arrival, Decoded, Decoder
 from consumers.dispatch import Dispatcher, HandlerFailed, Prepared
 from consumers.isolation import Isolation
 from consumers.judging import Judge
+from consumers.ledger import Ledger
 from consumers.letters import failure_of_record, failure_of_undecoded
 from consumers.positions import advance
 from consumers.projecting import Projected, project
 from consumers.tenants import first_stop
-from dlq.letters import Failure, Origin, record_dead_letters
-from inbox.identity import ClaimRule
+from dlq.letters import Failure
 from inbox.store import claim, claim_and_settle
 from projections.sink import Sink
-from tidegate_kernel.clock import Clock
 from tidegate_kernel.errors import Poison
 from tidegate_kernel.outbox import enqueue
-from tidegate_kernel.postgres import Connection, Pool, translated_errors
+from tidegate_kernel.postgres import Connection
 from tidegate_kernel.source import Outgoing
 from tidegate_kernel.tracing import AttributeValue, batch_span
-
-
-@dataclass(frozen=True, slots=True)
-class Ledger:
-    """What every settle writes to: Postgres, under the job's claim rule, with the job's origin on its letters."""
-
-    pool: Pool
-    origin: Origin
-    rule: ClaimRule
-    clock: Clock
-
-    @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[Connection]:
-        """Yields a connection in a READ COMMITTED transaction. Trouble on the way to Postgres raises Transient."""
-        with translated_errors("settle"):
-            async with self.pool.acquire(timeout=10) as connection, connection.transaction():
-                yield connection
-
-    async def keep(self, connection: Connection, failures: Sequence[Failure]) -> None:
-        """In the caller's transaction: the dead letters are kept and on their way to the DLQ topic."""
-        if failures:
-            await record_dead_letters(connection, self.origin, failures, self.clock.now())
 
 
 class Road(Protocol):
@@ -127,14 +103,7 @@ class _Handled(NamedTuple):
 class CommandRoad:
     """One transaction for everything: the claim and the handler's own statements commit together or not at all."""
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        dispatcher: Dispatcher,
-        judge: Judge,
-        *,
-        silence_limit: timedelta,
-    ) -> None:
+    def __init__(self, ledger: Ledger, dispatcher: Dispatcher, judge: Judge, *, silence_limit: timedelta) -> None:
         self._ledger, self._dispatcher, self._judge = ledger, dispatcher, judge
         self._silence_limit = silence_limit
 
@@ -218,10 +187,8 @@ class ProjectionRoad:
         )
 
     async def _settle(self, batch: Batch, claims: BatchClaims) -> frozenset[int]:
-        # No transaction around a single statement: one round trip instead of three.
-        with translated_errors("settle"):
-            async with self._ledger.pool.acquire(timeout=10) as connection:
-                return await claim_and_settle(connection, batch.fence, claims.keys, next_offset=batch.next_offset)
+        async with self._ledger.statement() as connection:
+            return await claim_and_settle(connection, batch.fence, claims.keys, next_offset=batch.next_offset)
 
     async def _settle_with_letters(
         self, batch: Batch, decoded: Decoded, claims: BatchClaims, projected: Projected

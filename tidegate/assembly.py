@@ -15,10 +15,11 @@ from consumers.flood import Floods
 from consumers.host import LaneSettings
 from consumers.intents import Intents
 from consumers.judging import Judge
+from consumers.ledger import Ledger
 from consumers.loop import ConsumerLoop, Join
 from consumers.meter import Meter
 from consumers.outages import POSTGRES, Outages, Probe
-from consumers.pipeline import CommandRoad, Ledger, Pipeline, ProjectionRoad, Road
+from consumers.pipeline import CommandRoad, Pipeline, ProjectionRoad, Road
 from consumers.positions import Positions
 from consumers.presence import Presence
 from consumers.steward import Steward
