@@ -355,6 +355,7 @@ async def test_numbers_of_the_inbox_are_told(pool: Pool, connection: Connection,
     assert read("tidegate_inbox_oldest_claim_days", {"part": "default"}) == 3
     assert read("tidegate_inbox_claims_removed_total", {"part": "default"}) == 1
     assert read("tidegate_inbox_partitions", {"part": "days"}) == 15
+    assert read("tidegate_inbox_dead_rows", {"part": "default"}) is not None
     assert read("tidegate_inbox_upkeep_succeeded_timestamp_seconds") == pytest.approx(time.time(), abs=60)
     assert (read("tidegate_inbox_upkeep_seconds") or 0) > 0
 
