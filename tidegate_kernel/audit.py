@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from enum import StrEnum
 from hashlib import sha256
 from types import TracebackType
@@ -19,7 +19,7 @@ from asyncpg.pool import PoolConnectionProxy
 
 from tidegate_kernel.errors import Denied, Misconfigured, Transient
 from tidegate_kernel.permissions import MOST_REASON_CHARACTERS, Actor, Deed, Receipt, check
-from tidegate_kernel.postgres import Connection, Pool, translated_errors
+from tidegate_kernel.postgres import Connection, Pool, connected_anew, translated_errors
 from tidegate_kernel.queries import load_queries
 
 _QUERIES = load_queries(__package__)
@@ -85,20 +85,25 @@ class _Attempt:
                 self._actor.on_receipt(self.receipt)
             return False
         try:
-            return await self._keep(error)
+            was_done = await self._keep(error)
         except (Transient, Misconfigured) as unkept:
-            error.add_note(f"the audit has no row of this: {unkept}")
+            error.add_note(self._doubt(unkept))
             return False
+        # Whoever was cancelled has to leave, though it was done.
+        return was_done and isinstance(error, Transient)
 
     async def _keep(self, error: BaseException) -> bool:
         """The audit tells of the failure. True if there was none: only the answer to COMMIT was lost."""
-        with translated_errors("audit"):
-            async with _connection(self._database) as connection:
-                was_done = isinstance(error, Transient) and await self._is_kept(connection)
-                if not was_done:
-                    outcome = Outcome.DENIED if isinstance(error, Denied) else Outcome.FAILED
-                    async with connection.transaction():
-                        self.receipt = await _append(connection, self._actor, self._deed, outcome, type(error).__name__)
+        outcome = Outcome.DENIED if isinstance(error, Denied) else Outcome.FAILED
+        was_done = False
+        with translated_errors("audit"), suppress(_DoneAfterAll):
+            async with _connection(self._database) as connection, connection.transaction():
+                failure = await _append(connection, self._actor, self._deed, outcome, type(error).__name__)
+                # Only now: a COMMIT under way holds the chain's end, and appending has waited for what becomes of it.
+                was_done = await self._is_kept(connection)
+                if was_done:
+                    raise _DoneAfterAll  # takes the row of the failure back
+                self.receipt = failure
         assert self.receipt is not None
         self._actor.on_receipt(self.receipt)
         return was_done
@@ -107,11 +112,27 @@ class _Attempt:
         """Whether the row that was appended before COMMIT was asked for is there."""
         return self.receipt is not None and bool(await connection.fetchval(_QUERIES["has_audit"], *self.receipt))
 
+    def _doubt(self, unkept: BaseException) -> str:
+        if self.receipt is None:
+            return f"the audit has no row of this: {unkept}"
+        return (
+            "whether it was done is not known, the answer was lost: once Postgres answers, "
+            f"'tidegate audit verify --receipt {self.receipt}' finds its row if it was"
+        )
+
+
+class _DoneAfterAll(Exception):
+    """The failure that was to be kept was none."""
+
 
 @asynccontextmanager
 async def _connection(database: Connection | Pool) -> AsyncIterator[Connection]:
     if not isinstance(database, asyncpg.Connection | PoolConnectionProxy):
         async with database.acquire(timeout=10) as connection:
+            yield connection
+        return
+    if database.is_closed():
+        async with connected_anew(database) as connection:
             yield connection
         return
     if database.is_in_transaction():

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
+from itertools import starmap
 from typing import NamedTuple
 
 from tidegate_kernel.audit_chain import Chain
@@ -31,6 +32,7 @@ _SILENCE_SECONDS = 15.0
 class Anchor(NamedTuple):
     """A row as the topic knows it."""
 
+    chain: str
     seq: int
     hash: str
     told: str
@@ -39,10 +41,20 @@ class Anchor(NamedTuple):
 
 @dataclass(slots=True)
 class Comparison:
-    """Table and topic side by side. `breaks` names rows that the topic knows otherwise."""
+    """Table and topic side by side.
 
-    breaks: list[str] = field(default_factory=list)
+    `differing` are rows that the topic knows otherwise, each with what the table has in its place. `former` are other
+    chains that this very database wrote, by the last row of each.
+    """
+
     found: set[int] = field(default_factory=set)
+    differing: dict[Anchor, str | None] = field(default_factory=dict)
+    former: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def breaks(self) -> list[str]:
+        """What does not agree, for a person."""
+        return [*starmap(_began_anew, self.former.items()), *starmap(_difference, self.differing.items())]
 
     def unanchored(self, chain: Chain) -> int:
         """How many rows the table has alone, beside those that wait in the outbox."""
@@ -58,8 +70,10 @@ async def compare_with_topic(
     """
     comparison = Comparison()
     async for records in _whole_log(source, clock):
-        anchors = [anchor for record in records if (anchor := _anchor(record, chain)) is not None]
-        await _compare(connection, anchors, comparison, after)
+        anchors = [anchor for record in records if (anchor := _anchor(record)) is not None]
+        await _compare(connection, [each for each in anchors if each.chain == str(chain.id)], comparison, after)
+        if after == 0:  # another chain was there before row 1 of this one
+            _note_former(anchors, chain, comparison)
     return comparison
 
 
@@ -70,8 +84,29 @@ async def _compare(connection: Connection, anchors: Sequence[Anchor], comparison
     for anchor in anchors:
         if held.get(anchor.seq) == anchor.hash:
             comparison.found.add(anchor.seq)
-        elif anchor.seq > after and (text := _difference(anchor, held.get(anchor.seq))) not in comparison.breaks:
-            comparison.breaks.append(text)
+        elif anchor.seq > after:
+            comparison.differing[anchor] = held.get(anchor.seq)
+
+
+def _note_former(anchors: Sequence[Anchor], chain: Chain, comparison: Comparison) -> None:
+    """Whoever owns the table can replace it together with the chain's id: then no row differs from the topic's."""
+    here = _place(chain.database)
+    for anchor in anchors:
+        if here is not None and anchor.chain != str(chain.id) and _place(anchor.database) == here:
+            comparison.former[anchor.chain] = max(anchor.seq, comparison.former.get(anchor.chain, 0))
+
+
+def _place(identity: str) -> tuple[str, str] | None:
+    """System and database of an identity; None where the server keeps them to itself. A failover changes neither."""
+    parts = identity.split(":")
+    return (parts[0], parts[2]) if len(parts) == 3 else None
+
+
+def _began_anew(chain: str, last: int) -> str:
+    return (
+        f"the topic has rows up to {last} of chain {chain}, which this database wrote too: its audit was begun anew, "
+        "with another id, after the schema was dropped or all rows were replaced"
+    )
 
 
 def _difference(anchor: Anchor, held: str | None) -> str:
@@ -101,14 +136,12 @@ def _unread(source: RecordSource, ranges: dict[TopicPartition, LogRange]) -> lis
     return [p for p, held in ranges.items() if held.start < held.end and (source.drained_to(p) or 0) < held.end]
 
 
-def _anchor(record: Record, chain: Chain) -> Anchor | None:
-    """None for a row of another chain, and for a record that is none of ours."""
+def _anchor(record: Record) -> Anchor | None:
+    """None for a record that is none of ours."""
     try:
         told = json.loads(record.value or b"")
         row = told["row"]
-        if told["chain"] != str(chain.id):
-            return None
         summary = f"{row['action']} of {row['target']!r} by {row['actor']} at {row['at']}"
-        return Anchor(int(told["seq"]), str(told["hash"]), summary, str(row["database_identity"]))
+        return Anchor(str(told["chain"]), int(told["seq"]), str(told["hash"]), summary, str(row["database_identity"]))
     except (ValueError, KeyError, TypeError):
         return None

@@ -21,6 +21,7 @@ from tidegate_kernel.postgres import Connection, translated_errors
 from tidegate_kernel.queries import load_queries
 
 _QUERIES = load_queries(__package__)
+_NO_CHAIN = UUID(int=0)
 
 
 class AuditRow(NamedTuple):
@@ -59,7 +60,10 @@ class AuditFilter:
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """What the table says of itself. `breaks` is empty if every row is as it was written; `notes` are worth knowing."""
+    """What the table says of itself. `breaks` is empty if every row is as it was written; `notes` are worth knowing.
+
+    `database` is the identity of the one that the table is in now.
+    """
 
     id: UUID
     rows: int
@@ -67,6 +71,7 @@ class Chain:
     unpublished: int
     breaks: Sequence[str]
     notes: Sequence[str]
+    database: str = ""
 
 
 async def list_audit(connection: Connection, wanted: AuditFilter) -> Sequence[AuditRow]:
@@ -84,9 +89,12 @@ async def verify_chain(connection: Connection) -> Chain:
     """
     with translated_errors("verify audit"):
         end = await connection.fetchrow(_QUERIES["audit_end"])
+        assert end is not None
         broken = await connection.fetchrow(_QUERIES["broken_audit_row"])
         changes = await connection.fetch(_QUERIES["database_changes"])
-    assert end is not None
+    if end["chain"] is None:
+        lost = "the chain's end and id are missing: tidegate.audit_head has no row"
+        return Chain(_NO_CHAIN, end["rows"], Receipt(0, b""), end["unpublished"], [lost], [])
     breaks = [_described(broken)] if broken is not None else _cut_off(end)
     notes = [
         f"before row {c['seq']} ({c['at']:%Y-%m-%d %H:%M:%SZ}) the database became another: {c['identity_before']} "
@@ -98,7 +106,15 @@ async def verify_chain(connection: Connection) -> Chain:
             f"since row {end['last_seq']} the database became another: {end['last_identity']} is now "
             f"{end['identity_now']}; it was restored, failed over or moved"
         )
-    return Chain(end["chain"], end["rows"], Receipt(end["seq"], end["hash"]), end["unpublished"], breaks, notes)
+    return Chain(
+        end["chain"],
+        end["rows"],
+        Receipt(end["seq"], end["hash"]),
+        end["unpublished"],
+        breaks,
+        notes,
+        database=end["identity_now"],
+    )
 
 
 async def verify_receipt(connection: Connection, seq: int, digits: str) -> str | None:
@@ -119,6 +135,8 @@ async def verify_receipt(connection: Connection, seq: int, digits: str) -> str |
 
 def _described(row: asyncpg.Record) -> str:
     seq, before = row["seq"], row["seq_before"]
+    if seq <= before:
+        return f"row {seq} was inserted: rows are counted from 1"
     if seq != before + 1:
         missing = f"row {before + 1} is" if seq == before + 2 else f"rows {before + 1} to {seq - 1} are"
         return f"{missing} missing: removed before row {seq}"

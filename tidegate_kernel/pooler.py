@@ -6,7 +6,7 @@ statements have no name and are parsed whenever they run, and limits are set in 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import asyncpg
@@ -28,6 +28,8 @@ class SharedConnection(_Connection):
 
     transaction_settings: Mapping[str, str] = {}
     """What holds in each transaction. Elsewhere these are startup parameters, which a pooler refuses or ignores."""
+    reopen: Callable[[], Awaitable[_Connection]] | None = None
+    """Makes another one to the same database, for when this one broke."""
 
     def transaction(self, *, isolation: Any = None, readonly: bool = False, deferrable: bool = False) -> Transaction:
         """As the driver's, with our settings in it."""

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 from weakref import WeakSet
@@ -157,9 +158,27 @@ async def connect(dsn: str) -> AsyncIterator[Connection]:
 
 async def connect_anywhere(dsn: str, *, timeout: float = 10) -> asyncpg.Connection[asyncpg.Record]:
     """Returns a connection that works with and without a pooler. Raises the driver's errors."""
-    options = _through_pooler({"timezone": "UTC"}, {})
+    # Somebody's laptop that falls asleep in the middle of a deed must not keep its locks.
+    options = _through_pooler({"timezone": "UTC"}, {"idle_in_transaction_session_timeout": "60000"})
+    options["connection_class"].reopen = partial(connect_anywhere, dsn, timeout=timeout)
     connection: asyncpg.Connection[asyncpg.Record] = await asyncpg.connect(dsn, timeout=timeout, **options)
     return connection
+
+
+@asynccontextmanager
+async def connected_anew(broken: Connection) -> AsyncIterator[Connection]:
+    """Yields another connection to the database that `broken` was one to, for what must still be said to it.
+
+    Raises Transient if `broken` was not made by `connect`; the driver's errors.
+    """
+    reopen = broken.reopen if isinstance(broken, SharedConnection) else None
+    if reopen is None:
+        raise Transient("the connection is closed")
+    connection = await reopen()
+    try:
+        yield connection
+    finally:
+        connection.terminate()  # all was said: a road that loses the goodbye too changes nothing
 
 
 async def is_writable(dsn: str) -> bool:

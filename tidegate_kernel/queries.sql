@@ -108,14 +108,16 @@ ORDER BY l.seq
 LIMIT 1
 
 -- name: audit_end
--- The chain's end as it was noted beside the table, the table's last row, and which database this is now.
+-- The chain's end as it was noted beside the table (NULL if somebody removed the note), the table's last row, and which
+-- database this is now.
 SELECT
     h.chain, h.seq, h.hash,
     last_row.seq AS last_seq, last_row.hash AS last_hash, last_row.database_identity AS last_identity,
     (SELECT count(*) FROM tidegate.audit) AS rows,
     (SELECT count(*) FROM tidegate.outbox AS o WHERE o.kind = 'audit') AS unpublished,
     tidegate.database_identity() AS identity_now
-FROM tidegate.audit_head AS h
+FROM (VALUES (true)) AS always (is_only)
+LEFT JOIN tidegate.audit_head AS h USING (is_only)
 LEFT JOIN LATERAL (
     SELECT a.seq, a.hash, a.database_identity FROM tidegate.audit AS a ORDER BY a.seq DESC LIMIT 1
 ) AS last_row ON true

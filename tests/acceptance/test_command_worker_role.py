@@ -74,6 +74,19 @@ def test_its_credentials_do_not_change_the_audit(worker_cli: Cli) -> None:
             asyncio.run(_execute(dsn, statement))
 
 
+@pytest.mark.parametrize("command", ["pause ledger --reason x", "tokens list", "audit list", "audit verify"])
+def test_commands_of_a_role_that_may_not_are_refused_in_a_sentence(
+    worker_cli: Cli, admin_token: str, command: str
+) -> None:
+    """Typed in a worker's container: not a page of Python, but who has to give what."""
+    done = worker_cli.run(*command.split(), TIDEGATE_TOKEN=admin_token)
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("tidegate: postgres: permission denied for table ")
+    assert done.stderr.count("\n") == 1
+    assert "--command-role" in done.stderr
+
+
 def _send(cli: Cli, payment: str, *, cents: int) -> None:
     data = json.dumps({"payment": payment, "cents": cents})
     topic = f"{cli.environment['SMALL_PREFIX']}.payments"

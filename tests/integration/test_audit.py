@@ -131,6 +131,43 @@ async def test_lost_answer_to_commit_is_no_failure(pool: Pool, monkeypatch: pyte
     assert [receipt.seq for receipt in receipts] == [1]
 
 
+async def test_deed_that_committed_before_it_was_cancelled_is_done(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C while the answer to COMMIT was on its way: a second row that says 'failed' would be a lie."""
+    receipts, leave = Receipts(), Transaction.__aexit__
+    lost: list[bool] = []
+
+    async def cancel_the_first(transaction: Any, *how: Any) -> None:
+        await leave(transaction, *how)
+        if not lost:
+            lost.append(True)
+            raise asyncio.CancelledError
+
+    monkeypatch.setattr(Transaction, "__aexit__", cancel_the_first)
+
+    with pytest.raises(asyncio.CancelledError):
+        await _act(pool, receipts.actor())
+
+    assert await _effects(pool) == 1
+    assert [row[3] for row in await _outcomes(pool)] == ["done"]
+    assert [receipt.seq for receipt in receipts] == [1]
+
+
+async def test_whoever_holds_the_end_of_the_chain_stops_nobody_for_ever(pool: Pool) -> None:
+    """A process that froze in the middle of a deed: the next one is told, instead of waiting without a word."""
+    limits = await pool.fetchval("SELECT proconfig FROM pg_proc WHERE proname = 'append_audit'")
+    assert "lock_timeout=20s" in limits
+    arguments = "(text, text, uuid, text, text, text, text, json, text, text, text, text)"
+    await pool.execute(f"ALTER FUNCTION tidegate.append_audit{arguments} SET lock_timeout = '200ms'")
+    async with pool.acquire() as frozen, frozen.transaction():
+        await frozen.execute("SELECT FROM tidegate.audit_head FOR UPDATE")
+
+        with pytest.raises(Transient, match="lock timeout") as raised:
+            await asyncio.wait_for(_act(pool, Receipts().actor()), timeout=20)
+
+    assert raised.value.__notes__[0].startswith("the audit has no row of this")
+    assert await _effects(pool) == 0
+
+
 async def test_lost_connection_within_is_a_failure(pool: Pool) -> None:
     """The other side of it: nothing was done, and the row says so from another connection."""
     with pytest.raises(Transient):
@@ -222,6 +259,17 @@ async def test_not_even_the_owner_changes_a_row_by_mistake(connection: Connectio
         ("DELETE FROM tidegate.audit WHERE seq < 5", "rows 1 to 4 are missing"),
         ("DELETE FROM tidegate.audit WHERE seq > 7", "rows after 7 are missing: the chain had 10"),
         ("DELETE FROM tidegate.audit", "rows after 0 are missing: the chain had 10"),
+        ("DELETE FROM tidegate.audit_head", "the chain's end and id are missing"),
+        ("UPDATE tidegate.audit SET at = 'infinity' WHERE seq = 5", "row 5 is not what was written"),
+        ("UPDATE tidegate.audit SET at = '294270-01-01' WHERE seq = 5", "row 5 is not what was written"),
+        (
+            "INSERT INTO tidegate.audit SELECT (tests_at(a, 0)).* FROM tidegate.audit AS a WHERE seq = 5",
+            "row 0 was inserted",
+        ),
+        (
+            "INSERT INTO tidegate.audit SELECT (tests_at(a, -3)).* FROM tidegate.audit AS a WHERE seq = 5",
+            "row -3 was inserted",
+        ),
         (
             (
                 "UPDATE tidegate.audit AS a SET reason = b.reason, parameters = b.parameters FROM tidegate.audit AS b "
@@ -255,6 +303,11 @@ async def test_first_changed_row_is_named(connection: Connection, change: str, t
         BEGIN
             a.reason := told;
             RETURN sha256(a.previous_hash || convert_to(tidegate.audit_text(a), 'UTF8'));
+        END $$;
+        CREATE FUNCTION public.tests_at(a tidegate.audit, told bigint) RETURNS tidegate.audit LANGUAGE plpgsql AS $$
+        BEGIN
+            a.seq := told;
+            RETURN a;
         END $$;
         CREATE FUNCTION public.tests_next(a tidegate.audit) RETURNS tidegate.audit LANGUAGE plpgsql AS $$
         BEGIN

@@ -119,6 +119,27 @@ async def test_rewritten_chain_differs_from_the_topic(original: Database) -> Non
     assert [text.partition(" with hash")[0] for text in report.breaks] == ["row 2 is in the topic"]
 
 
+async def test_chain_that_was_replaced_with_another_is_named(original: Database) -> None:
+    """With all rows gone and another id no row differs from the topic; that this database had a chain before does."""
+    await original.act("one", "two")
+    async with connect(original.dsn) as connection:
+        was = await connection.fetchval("SELECT chain FROM tidegate.audit_head")
+        await connection.execute(
+            """
+            ALTER TABLE tidegate.audit DISABLE TRIGGER audit_is_append_only;
+            DELETE FROM tidegate.audit;
+            UPDATE tidegate.audit_head SET chain = gen_random_uuid(), seq = 0;
+            UPDATE tidegate.audit_head SET hash = sha256(convert_to(chain::text, 'UTF8'));
+            """
+        )
+    await original.act("innocent")
+
+    report = await original.verify()
+
+    assert [text.partition(", which")[0] for text in report.breaks] == [f"the topic has rows up to 2 of chain {was}"]
+    assert (await original.verify(after=1)).is_intact, "once it is known, as with a restore"
+
+
 async def test_without_kafka_the_table_alone_decides_and_it_is_said(original: Database) -> None:
     """An outage of Kafka is no sign of tampering, and no proof of the contrary."""
     await original.act("one")

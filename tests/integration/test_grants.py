@@ -84,6 +84,14 @@ async def test_role_has_exactly_what_its_duty_needs(owner: Connection, role: str
     assert await lacking(owner, {role: duty}) == []
 
 
+async def test_function_that_a_role_may_not_call_is_missed(owner: Connection, role: str) -> None:
+    """Without it every command of that role is refused: the check before a release has to say so."""
+    await _granted(owner, role, Duty.COMMAND)
+    await owner.execute(f'REVOKE EXECUTE ON FUNCTION tidegate.append_audit FROM "{role}"')
+
+    assert await lacking(owner, {role: Duty.COMMAND}) == [f"role {role} (command)"]
+
+
 def test_commands_may_all_that_workers_may() -> None:
     """A backfill is a command that works; a role with both duties keeps the larger."""
     for table, duties in TABLES.items():

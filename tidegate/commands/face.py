@@ -92,25 +92,43 @@ def run_command_line() -> NoReturn:
         if os.environ.get("TIDEGATE_DEBUG") == "1":
             raise
         error = _first(group)
-        typer.echo(f"tidegate: {' '.join(str(error).split())}", err=True)
+        _tell(str(error), *getattr(error, "__notes__", ()))
         sys.exit(_exit_code(error))
     except* (asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError, asyncpg.UndefinedFunctionError) as group:
         # Our statements are prepared on our own schema in every build: this database has another.
         if os.environ.get("TIDEGATE_DEBUG") == "1":
             raise
-        typer.echo(f"tidegate: {_other_schema(group)}", err=True)
+        _tell(
+            f"postgres does not have the schema of Tidegate {__version__}: {_first_line(group)}; "
+            "run 'tidegate migrate', or the version of Tidegate that migrated it"
+        )
         sys.exit(_MISUSE)
+    except* asyncpg.InsufficientPrivilegeError as group:
+        if os.environ.get("TIDEGATE_DEBUG") == "1":
+            raise
+        _tell(
+            f"postgres: {_first_line(group)}; connect as a role that the schema's owner has given what commands need: "
+            "'tidegate migrate --command-role ROLE'"
+        )
+        sys.exit(_MISUSE)
+    except* asyncpg.PostgresError as group:
+        if os.environ.get("TIDEGATE_DEBUG") == "1":
+            raise
+        _tell(f"postgres: {_first_line(group)}")
+        sys.exit(_FAILED)
     sys.exit(0)
 
 
-def _other_schema(group: BaseExceptionGroup[asyncpg.PostgresError]) -> str:
-    error: BaseException = group
+def _tell(*texts: str) -> None:
+    for text in texts:
+        typer.echo(f"tidegate: {' '.join(text.split())}", err=True)
+
+
+def _first_line(error: BaseException) -> str:
+    """Of Postgres' own words: DETAIL may hold a row's values."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    return (
-        f"postgres does not have the schema of Tidegate {__version__}: {str(error).splitlines()[0]}; "
-        "run 'tidegate migrate', or the version of Tidegate that migrated it"
-    )
+    return str(error).splitlines()[0]
 
 
 def _first(group: BaseExceptionGroup[TidegateError]) -> TidegateError:
