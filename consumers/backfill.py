@@ -147,12 +147,12 @@ class Backfill:
     def _raise_if_blocked(self) -> None:
         for held in self._holdings.all():
             if held.blocked is not None:
-                where = f"{held.partition.topic}:{held.partition.partition}@{held.position.next_offset}"
+                where = f"{held.partition}@{held.position.next_offset}"
                 raise Misconfigured(f"backfill stopped at {where}: {held.blocked}")
 
     def _raise_if_lost(self) -> None:
         if self._lost is not None:
-            raise StaleOwner(f"{self._lost.topic}:{self._lost.partition}: another process works on this backfill")
+            raise StaleOwner(f"{self._lost}: another process works on this backfill")
 
     async def _keep_lease(self, lease: BackfillLease, run: RunId) -> None:
         """Renews at a third of the lease; without a renewal the work stops before the lease can be another's."""

@@ -39,7 +39,7 @@ class Commits:
             await source.commit(news)
             self._told.update(news)
         except Transient as error:
-            offsets = {f"{p.topic}:{p.partition}": offset for p, offset in news.items()}
+            offsets = {str(p): offset for p, offset in news.items()}
             _log.warning(logs.COMMIT_FAILED, offsets=offsets, error=str(error))
             self._on_trouble(error)
 

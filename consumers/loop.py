@@ -136,7 +136,7 @@ class ConsumerLoop:
                 for held in dropped:
                     await held.idle.wait()
         except TimeoutError:
-            _log.warning(logs.DRAIN_TIMED_OUT, partitions=[f"{p.topic}:{p.partition}" for p in sorted(revoked)])
+            _log.warning(logs.DRAIN_TIMED_OUT, partitions=[str(p) for p in sorted(revoked)])
             for held in dropped:
                 held.cut_off()
         if self.source is not None and dropped:

@@ -57,7 +57,7 @@ class Obstacle:
 
     def resolving_command(self, job: str) -> str | None:
         """The command to type once the job is paused; None where no position resolves it."""
-        where = f"{job} {self.partition.topic}:{self.partition.partition}"
+        where = f"{job} {self.partition}"
         match self.kind:
             case ObstacleKind.GAP:
                 return f"tidegate offsets accept-gap {where}"

@@ -60,7 +60,7 @@ class Positions:
         Waits for the owner's open transaction, but not for ever: whoever blocks for longer than a live owner could is
         ended.
         """
-        with translated_errors(f"take over {partition.topic}:{partition.partition}"):
+        with translated_errors(f"take over {partition}"):
             async with self._pool.acquire(timeout=10) as connection, connection.transaction():
                 pid = await connection.fetchval("SELECT pg_backend_pid()")
                 asked = (self._job, self._run, *partition, self._owner, self._epochs.get(partition))
@@ -107,11 +107,11 @@ class Positions:
     async def _begin(self, query: str, partition: TopicPartition, position: Position, *more: int) -> int:
         count = await self._attempt(query, partition, position, *more)
         if count is None:
-            raise StaleOwner(f"{partition.topic}:{partition.partition} left epoch {position.epoch}")
+            raise StaleOwner(f"{partition} left epoch {position.epoch}")
         return count
 
     async def _attempt(self, query: str, partition: TopicPartition, position: Position, *more: int) -> int | None:
-        with translated_errors(f"attempt at {partition.topic}:{partition.partition}"):
+        with translated_errors(f"attempt at {partition}"):
             async with self._pool.acquire(timeout=10) as connection:
                 attempts: int | None = await connection.fetchval(query, *self.fence(partition, position), *more)
         return attempts
@@ -134,14 +134,14 @@ class Positions:
 
     async def move(self, partition: TopicPartition, position: Position, *, next_offset: int) -> Position:
         """The owned position stands at `next_offset`; nothing lay in between. Raises StaleOwner, Transient."""
-        with translated_errors(f"move position of {partition.topic}:{partition.partition}"):
+        with translated_errors(f"move position of {partition}"):
             async with self._pool.acquire(timeout=10) as connection:
                 await advance(connection, self.fence(partition, position), next_offset=next_offset)
         return replace(position, next_offset=next_offset)
 
     async def read(self, partition: TopicPartition) -> Position | None:
         """The row as it stands, whoever owns it. Raises Transient."""
-        with translated_errors(f"read position of {partition.topic}:{partition.partition}"):
+        with translated_errors(f"read position of {partition}"):
             async with self._pool.acquire(timeout=10) as connection:
                 row = await connection.fetchrow(_QUERIES["read_position"], self._job, self._run, *partition)
         return None if row is None else _position(row)

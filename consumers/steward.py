@@ -88,7 +88,7 @@ class Steward:
             await self._positions.begin({partition: survey.beginning(partition)})
             taken = await self._positions.take_over(partition)
         if taken is None:
-            raise Transient(f"{partition.topic}:{partition.partition}: its position vanished while it was taken over")
+            raise Transient(f"{partition}: its position vanished while it was taken over")
         return taken
 
     async def release(self, held: Collection[Holding]) -> None:

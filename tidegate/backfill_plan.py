@@ -89,7 +89,7 @@ async def _ranges(live: JobParts, resources: Resources, start: BackfillStart) ->
     gaps: dict[str, int] = {}
     for partition in partitions:
         first, topic_id = wanted.get(partition, (ranges[partition].start, ids[partition]))
-        where = f"{partition.topic}:{partition.partition}"
+        where = str(partition)
         if topic_id != ids[partition] or first > ranges[partition].end:
             raise Misconfigured(f"{where}: the topic was re-created since {start.spell()!r}; its offsets mean others")
         if first < ranges[partition].start:

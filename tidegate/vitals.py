@@ -46,7 +46,7 @@ class Vitals:
         ]
         # Sought anew at the first notice; where that did not help, a process that joins the group anew will.
         return silent + [
-            f"job {code!r}: {held.partition.topic}:{held.partition.partition} is behind and not fetched"
+            f"job {code!r}: {held.partition} is behind and not fetched"
             for code, loop in self._loops.items()
             for held in loop.holdings.all()
             if held.stalled_since is not None and now - held.stalled_since > STALLED_SECONDS
@@ -63,17 +63,17 @@ class Vitals:
                 for name, since in self._parts[code].outages.open.items()
             )
             problems += (
-                f"job {code!r}: {held.partition.topic}:{held.partition.partition} is blocked: {held.blocked}"
+                f"job {code!r}: {held.partition} is blocked: {held.blocked}"
                 for held in loop.holdings.all()
                 if held.blocked is not None
             )
             problems += (
-                f"job {code!r}: {held.partition.topic}:{held.partition.partition} is {held.holds[Hold.FLOOD]}"
+                f"job {code!r}: {held.partition} is {held.holds[Hold.FLOOD]}"
                 for held in loop.holdings.all()
                 if Hold.FLOOD in held.holds
             )
             problems += (
-                f"job {code!r}: {held.partition.topic}:{held.partition.partition} waits to be tried again"
+                f"job {code!r}: {held.partition} waits to be tried again"
                 for held in loop.holdings.all()
                 if held.waiting is not None
             )

@@ -50,6 +50,10 @@ class TopicPartition(NamedTuple):
     topic: str
     partition: int
 
+    def __str__(self) -> str:
+        """As commands take it and messages tell it: `orders:3`."""
+        return f"{self.topic}:{self.partition}"
+
 
 class Scope(msgspec.Struct, frozen=True, gc=False):
     """Tenant and brand of an event or run; empty text means none."""

@@ -96,7 +96,7 @@ class KafkaSource:
         ours = TopicPartition(*partition)
         position = self.drained_to(ours)
         if position is None:
-            raise SourceFailure(f"fetch: {partition.topic}:{partition.partition} was revoked meanwhile")
+            raise SourceFailure(f"fetch: {ours} was revoked meanwhile")
         records: list[Record] = []
         limit = self._consumer._fetcher._max_partition_fetch_bytes
         try:
@@ -119,7 +119,7 @@ class KafkaSource:
         try:
             self._consumer.seek(client_partition(partition), offset)
         except (IllegalStateError, AssertionError) as error:
-            raise NotAssigned(f"{partition.topic}:{partition.partition} is not assigned") from error
+            raise NotAssigned(f"{partition} is not assigned") from error
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         self._consumer.pause(*self._still_assigned(partitions))
@@ -222,4 +222,4 @@ def client_partition(partition: TopicPartition) -> ClientPartition:
 
 
 def _spell(offsets: Mapping[TopicPartition, int]) -> str:
-    return ", ".join(f"{p.topic}:{p.partition}@{o}" for p, o in sorted(offsets.items()))
+    return ", ".join(f"{p}@{o}" for p, o in sorted(offsets.items()))

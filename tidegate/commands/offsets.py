@@ -197,7 +197,7 @@ def _print_plan(plan: Plan) -> None:
 
 
 def _where(move: Move) -> str:
-    return f"{move.partition.topic}:{move.partition.partition}"
+    return str(move.partition)
 
 
 def _skipped(move: Move) -> str:
@@ -207,17 +207,17 @@ def _skipped(move: Move) -> str:
 def _print(job: str, shown: list[PartitionOffsets]) -> None:
     columns = ["partition", "position", "log start", "log end", "state"]
     rows = [
-        [f"{each.partition.topic}:{each.partition.partition}", _text(each.position), _text(each.log_start),
+        [str(each.partition), _text(each.position), _text(each.log_start),
          _text(each.log_end), _state(each)]
         for each in shown
     ]  # fmt: skip
     print_table(columns, rows, right=["position", "log start", "log end"])
     for each in shown:
-        where = f"{each.partition.topic}:{each.partition.partition}"
+        where = str(each.partition)
         if each.obstacle is not None:
             typer.echo(f"{where}: {each.obstacle.told(job)}")
     skipped = [
-        [f"{each.partition.topic}:{each.partition.partition}", one.first_offset, one.last_offset, one.cause,
+        [str(each.partition), one.first_offset, one.last_offset, one.cause,
          escape(one.actor), f"{one.skipped_at:%Y-%m-%d %H:%M:%SZ}", escape(one.reason)]
         for each in shown
         for one in each.skipped

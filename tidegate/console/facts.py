@@ -45,7 +45,7 @@ class Facts:
 
     @property
     def where(self) -> str:
-        return f"{self.partition.topic}:{self.partition.partition}"
+        return str(self.partition)
 
     @property
     def owner_speaks(self) -> bool:

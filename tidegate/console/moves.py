@@ -77,7 +77,7 @@ class Stand(NamedTuple):
         return find_obstacle(self.partition, self, self.log, self.log_topic_id)
 
     def __str__(self) -> str:
-        return f"{self.partition.topic}:{self.partition.partition} at {self.next_offset}"
+        return f"{self.partition} at {self.next_offset}"
 
 
 class Move(NamedTuple):

@@ -81,7 +81,7 @@ async def move_offsets(app: App, connection: Connection, actor: Actor, plan: Pla
 
     Raises Denied without permission, reason or pause; Conflict if a position is not where it was planned from.
     """
-    told = [f"{m.partition.topic}:{m.partition.partition} {m.before} -> {m.after}" for m in plan.moves]
+    told = [f"{m.partition} {m.before} -> {m.after}" for m in plan.moves]
     deed = Deed(ACTIONS[type(plan.ask)], app.group(plan.job.job_code), reason.strip(), {"moves": told})
     async with permitted(connection, actor, deed) as transaction:
         number = await transaction.fetchval(_QUERIES["lock_job"], app.service, plan.job.code)
@@ -132,7 +132,7 @@ def _is_paused(partition: TopicPartition, intents: Sequence[Intent]) -> bool:
 def _require_pause(plan: Plan, intents: Sequence[Intent]) -> None:
     for move in plan.moves:
         if not _is_paused(move.partition, intents):
-            where = f"{move.partition.topic}:{move.partition.partition}"
+            where = str(move.partition)
             raise Denied(f"{where} is not paused, so a worker may be at work there; {plan.pause_line}")
 
 
@@ -152,7 +152,7 @@ async def _locked(connection: Connection, number: int, plan: Plan) -> dict[Topic
 def _require_unmoved(plan: Plan, locked: Mapping[TopicPartition, LivePlace]) -> None:
     for move in plan.moves:
         if locked.get(move.partition) != (move.before, move.former_id):
-            where = f"{move.partition.topic}:{move.partition.partition}"
+            where = str(move.partition)
             raise Conflict(f"{where} does not stand at {move.before} any more: look at the new plan first")
 
 

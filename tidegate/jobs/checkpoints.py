@@ -44,7 +44,7 @@ class CheckpointSummary(NamedTuple):
 
 async def create_checkpoint(database: Connection | Pool, actor: Actor, name: str, offsets: Offsets) -> None:
     """The checkpoint is stored. Raises Denied, Misconfigured for a bad or taken name, Transient if Postgres is away."""
-    places = {f"{p.topic}:{p.partition}": offset for p, (offset, _) in sorted(offsets.items())}
+    places = {str(p): offset for p, (offset, _) in sorted(offsets.items())}
     deed = Deed(Action.CHECKPOINT_CREATE, name, parameters={"offsets": places})
     async with permitted(database, actor, deed) as connection:
         if not _NAME.fullmatch(name):

@@ -101,7 +101,7 @@ class RunningJobs:
         last = None if log is None else log.last_offset()
         if last is None or (held is not None and held.position.next_offset > last):
             return None
-        about = f"job {part.job.code!r}, {partition.topic}:{partition.partition}"
+        about = f"job {part.job.code!r}, {partition}"
         if held is None:
             return f"{about}: not taken over yet"
         if held.blocked is not None:

@@ -101,7 +101,7 @@ class MemorySource:
         if standing.position is None:
             committed = None if self._group is None else self._group.committed.get(partition)
             if committed is None:
-                raise SourceFailure(f"fetch: {partition.topic}:{partition.partition} has no offset; seek it first")
+                raise SourceFailure(f"fetch: {partition} has no offset; seek it first")
             standing.position = committed
         standing.end = log.stable_end
         # A failure of a later partition leaves this position moved and its records lost, as the real client does.
@@ -111,7 +111,7 @@ class MemorySource:
     def seek(self, partition: TopicPartition, offset: int) -> None:
         standing = self._standings.get(partition)
         if standing is None:
-            raise NotAssigned(f"{partition.topic}:{partition.partition} is not assigned")
+            raise NotAssigned(f"{partition} is not assigned")
         standing.position = offset
         self._broker.notify()
 
@@ -138,7 +138,7 @@ class MemorySource:
     async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
         if not offsets:
             return
-        told = ", ".join(f"{p.topic}:{p.partition}@{offset}" for p, offset in sorted(offsets.items()))
+        told = ", ".join(f"{p}@{offset}" for p, offset in sorted(offsets.items()))
         if self._group is None:
             raise NotAssigned(f"commit of {told}: this reader is in no group")
         if self not in self._group.members or not self._standings.keys() >= offsets.keys():
@@ -189,7 +189,7 @@ class MemorySource:
         self._raise_if_down()
         log = self._broker.log(partition)
         if log is None:
-            raise SourceFailure(f"offsets: {partition.topic}:{partition.partition} does not exist")
+            raise SourceFailure(f"offsets: {partition} does not exist")
         return log
 
     def _raise_if_down(self) -> None:
