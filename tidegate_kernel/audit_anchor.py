@@ -140,8 +140,10 @@ def _anchor(record: Record) -> Anchor | None:
     """None for a record that is none of ours."""
     try:
         told = json.loads(record.value or b"")
-        row = told["row"]
+        row, seq = told["row"], int(told["seq"])
+        if not 0 < seq < 2**63:
+            return None
         summary = f"{row['action']} of {row['target']!r} by {row['actor']} at {row['at']}"
-        return Anchor(str(told["chain"]), int(told["seq"]), str(told["hash"]), summary, str(row["database_identity"]))
+        return Anchor(str(told["chain"]), seq, str(told["hash"]), summary, str(row["database_identity"]))
     except (ValueError, KeyError, TypeError):
         return None
