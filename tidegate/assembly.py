@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -80,49 +80,25 @@ async def assemble(app: App, job: Job, resources: Resources, *, sink: Sink | Non
 
     Raises Misconfigured if the job's claim rule changed, Transient if Postgres does not answer.
     """
-    with translated_errors("register job"):
-        async with resources.pool.acquire(timeout=10) as connection:
-            rule = job.claim_rule
-            number = await register_job(connection, service=app.service, code=job.job_code, claim_rule=rule.spell())
-    ledger = Ledger(resources.pool, _origin(app, job, number, run), rule, resources.clock)
+    number = await _register(app, job, resources.pool)
+    ledger = Ledger(resources.pool, _origin(app, job, number, run), job.claim_rule, resources.clock)
     mediator = _mediator(app, job, resources) if isinstance(job, ConsumerJob) else None
     if isinstance(job, ProjectionJob):
         resources.metrics.freshness_sla.labels(job.code).set(job.freshness_sla.total_seconds())
-    outages = Outages(
-        job.code,
-        _probes(app, job, resources.settings, sink),
-        clock=resources.clock,
-        metrics=resources.metrics,
-        connections=resources.connections,
-    )
+    outages = _outages(job, resources, _probes(app, job, resources.settings, sink))
     decoder = Decoder({topic.name: topic for topic in job.topics}, job.events, job.unlisted)
     pipeline = Pipeline(decoder, _road(job, ledger, mediator or sink, outages), ledger)
     return JobParts(
         job=job,
         id=number,
         pipeline=pipeline,
-        steward=Steward(
-            Positions(resources.pool, job=number, run=run, owner=resources.owner),
-            job=job.job_code if run == LIVE else None,
-        ),
+        steward=_steward(job, resources, number, run),
         meter=Meter(job.job_code, resources.metrics, resources.clock),
         lanes=_lane_settings(job, resources.settings),
         outages=outages,
         solitude=resources.solitude,
-        floods=Floods(
-            job.code,
-            resources.pool,
-            number,
-            limits={topic.name: job.flood_limit(topic.name) for topic in job.topics},
-            metrics=resources.metrics,
-        ),
-        watch=lambda: Watch(
-            Intents(resources.pool, resources.clock, job=number),
-            Presence(resources.pool, job=number, owner=resources.owner),
-            pipeline,
-            resources.clock,
-            at_work=lambda partition: mediator.at_work(partition) if mediator is not None else None,
-        ),
+        floods=_floods(job, resources, number),
+        watch=partial(_watch, resources, number, pipeline, mediator),
         last_progress=lambda: mediator.last_progress if mediator is not None else 0.0,
     )
 
@@ -154,6 +130,40 @@ def backfill_of(parts: JobParts, source: RecordSource, clock: Clock) -> Backfill
         meter=parts.meter,
         outages=parts.outages,
         solitude=parts.solitude,
+    )
+
+
+async def _register(app: App, job: Job, pool: Pool) -> JobId:
+    with translated_errors("register job"):
+        async with pool.acquire(timeout=10) as connection:
+            return await register_job(
+                connection, service=app.service, code=job.job_code, claim_rule=job.claim_rule.spell()
+            )
+
+
+def _steward(job: Job, resources: Resources, number: JobId, run: RunId) -> Steward:
+    positions = Positions(resources.pool, job=number, run=run, owner=resources.owner)
+    return Steward(positions, job=job.job_code if run == LIVE else None)
+
+
+def _outages(job: Job, resources: Resources, probes: Mapping[str, Probe]) -> Outages:
+    return Outages(
+        job.code, probes, clock=resources.clock, metrics=resources.metrics, connections=resources.connections
+    )
+
+
+def _floods(job: Job, resources: Resources, number: JobId) -> Floods:
+    limits = {topic.name: job.flood_limit(topic.name) for topic in job.topics}
+    return Floods(job.code, resources.pool, number, limits=limits, metrics=resources.metrics)
+
+
+def _watch(resources: Resources, number: JobId, pipeline: Pipeline, mediator: Mediator | None) -> Watch:
+    return Watch(
+        Intents(resources.pool, resources.clock, job=number),
+        Presence(resources.pool, job=number, owner=resources.owner),
+        pipeline,
+        resources.clock,
+        at_work=lambda partition: mediator.at_work(partition) if mediator is not None else None,
     )
 
 
