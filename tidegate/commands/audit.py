@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
 from rich.markup import escape
 
 from tidegate.auditing import AuditReport, verify_audit
-from tidegate.commands.backfill import instant
-from tidegate.commands.durations import duration
+from tidegate.commands.moments import moment
 from tidegate.commands.options import JsonOption, examples, print_json, print_table, say, settings_of, wait_for
 from tidegate.migrations.revisions import require_schema
 from tidegate_kernel.audit import Outcome
 from tidegate_kernel.audit_chain import AuditFilter, AuditRow, list_audit, verify_receipt
-from tidegate_kernel.clock import SystemClock
 from tidegate_kernel.errors import Misconfigured
 from tidegate_kernel.postgres import connect
 from tidegate_kernel.settings import Settings
@@ -48,7 +45,7 @@ def list_command(
     as_json: JsonOption = False,
 ) -> None:
     """Show what was done or tried, newest first."""
-    wanted = AuditFilter(actor, action, target, outcome, None if since is None else _since(since), limit)
+    wanted = AuditFilter(actor, action, target, outcome, None if since is None else moment("--since", since), limit)
     rows = wait_for(_list(settings_of(), wanted))
     if as_json:
         print_json([{**row._asdict(), "hash": row.hash.hex()} for row in rows])
@@ -125,12 +122,6 @@ def _parsed(text: str) -> tuple[int, str]:
     if found is None:
         raise Misconfigured(f"--receipt {text!r} is not of the form ROW:HASH, as in 57:ab12cd34ef567890")
     return int(found[1]), found[2]
-
-
-def _since(text: str) -> datetime:
-    if re.fullmatch(r"\d+[a-zA-Z]", text):
-        return SystemClock().now() - duration("--since", text)
-    return instant("--since", text).astimezone(UTC)
 
 
 async def _list(settings: Settings, wanted: AuditFilter) -> Sequence[AuditRow]:

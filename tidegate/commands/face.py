@@ -14,6 +14,7 @@ from tidegate.commands import (
     audit,
     checkpoint,
     dev,
+    dlq,
     explain,
     find,
     flood,
@@ -58,6 +59,7 @@ command_line.command("find", epilog=find.EXAMPLES)(find.find_command)
 command_line.add_typer(checkpoint.checkpoint_commands)
 command_line.add_typer(offsets.offset_commands)
 command_line.add_typer(flood.flood_commands)
+command_line.add_typer(dlq.letter_commands)
 command_line.add_typer(tokens.token_commands)
 command_line.add_typer(audit.audit_commands)
 command_line.command("dev", epilog=dev.EXAMPLES)(dev.dev_command)

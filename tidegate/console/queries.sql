@@ -139,3 +139,108 @@ JOIN tidegate.job AS j ON j.id = s.job
 WHERE j.service = $1 AND j.code = $2
 ORDER BY s.skipped_at DESC, s.id DESC
 LIMIT 1000
+
+-- name: jobs_by_code
+-- All generations of a service's jobs; $2 NULL: of all its jobs. $1 service, $2 codes.
+SELECT j.id, j.code
+FROM tidegate.job AS j
+WHERE j.service = $1 AND ($2::text[] IS NULL OR j.code = ANY($2))
+ORDER BY j.id
+
+-- name: letters_page
+-- A page of dead letters, the newest failure first. Every job and state has its own walk along an index, so that no more
+-- than a page of each is read. Run it with plan_cache_mode = force_custom_plan: a filter that is not set must not be there.
+-- $1 jobs, $2 states, $3 reason, $4 fingerprint, $5 event type, $6 tenant, $7 brand, $8 failed since, $9 failed before,
+-- $10 text of the error, $11 key, $12 and $13 last failure and id of the last letter of the page before, $14 most.
+SELECT p.*
+FROM unnest($1::smallint[]) AS j (job)
+CROSS JOIN unnest($2::text[]) AS s (state)
+CROSS JOIN LATERAL (
+    SELECT
+        d.id, d.job, d.topic, d.partition, d."offset", d.state, d.reason, d.error_class, d.error_message, d.fingerprint,
+        d.event_id, d.event_type, d.tenant, d.brand, d.handler, d.attempts, d.occurrences, d.replay_count, d.backfill,
+        d.first_failed_at, d.last_failed_at
+    FROM tidegate.dead_letter AS d
+    WHERE d.job = j.job AND d.state = s.state
+        AND ($3::text IS NULL OR d.reason = $3)
+        AND ($4::text IS NULL OR d.fingerprint = $4)
+        AND ($5::text IS NULL OR (left(d.event_type, 200) = left($5, 200) AND d.event_type = $5))
+        AND ($6::text IS NULL OR (left(d.tenant, 200) = left($6, 200) AND d.tenant = $6))
+        AND ($7::text IS NULL OR (left(d.brand, 200) = left($7, 200) AND d.brand = $7))
+        AND ($8::timestamptz IS NULL OR d.last_failed_at >= $8)
+        AND ($9::timestamptz IS NULL OR d.last_failed_at < $9)
+        AND ($10::text IS NULL OR strpos(lower(d.error_class || ' ' || d.error_message), lower($10)) > 0)
+        AND ($11::bytea IS NULL OR d.key = $11)
+        AND ($12::timestamptz IS NULL OR (d.last_failed_at, d.id) < ($12, $13::uuid))
+    ORDER BY d.last_failed_at DESC, d.id DESC
+    LIMIT $14
+) AS p
+ORDER BY p.last_failed_at DESC, p.id DESC
+LIMIT $14
+
+-- name: letter_groups
+-- Letters by job and fingerprint (which implies the reason), the largest group first, each with its newest letter.
+-- $1 … $11 as for letters_page, $12 most groups.
+WITH groups AS (
+    SELECT
+        d.job, d.fingerprint, min(d.reason) AS reason, count(*) AS letters, min(d.first_failed_at) AS first_failed_at,
+        max(d.last_failed_at) AS last_failed_at
+    FROM tidegate.dead_letter AS d
+    WHERE d.job = ANY($1::smallint[]) AND d.state = ANY($2::text[])
+        AND ($3::text IS NULL OR d.reason = $3)
+        AND ($4::text IS NULL OR d.fingerprint = $4)
+        AND ($5::text IS NULL OR (left(d.event_type, 200) = left($5, 200) AND d.event_type = $5))
+        AND ($6::text IS NULL OR (left(d.tenant, 200) = left($6, 200) AND d.tenant = $6))
+        AND ($7::text IS NULL OR (left(d.brand, 200) = left($7, 200) AND d.brand = $7))
+        AND ($8::timestamptz IS NULL OR d.last_failed_at >= $8)
+        AND ($9::timestamptz IS NULL OR d.last_failed_at < $9)
+        AND ($10::text IS NULL OR strpos(lower(d.error_class || ' ' || d.error_message), lower($10)) > 0)
+        AND ($11::bytea IS NULL OR d.key = $11)
+    GROUP BY d.job, d.fingerprint
+),
+shown AS (
+    SELECT g.*, count(*) OVER () AS all_groups, sum(g.letters) OVER ()::bigint AS all_letters
+    FROM groups AS g
+    ORDER BY g.letters DESC, g.job, g.fingerprint
+    LIMIT $12
+)
+SELECT
+    g.job, g.reason, g.fingerprint, g.letters, g.first_failed_at, g.last_failed_at, g.all_groups, g.all_letters,
+    n.id AS sample, n.error_class, n.error_message, n.handler
+FROM shown AS g
+CROSS JOIN LATERAL (
+    SELECT p.*
+    FROM unnest($2::text[]) AS s (state)
+    CROSS JOIN LATERAL (
+        SELECT d.id, d.error_class, d.error_message, d.handler, d.last_failed_at
+        FROM tidegate.dead_letter AS d
+        WHERE d.job = g.job AND d.state = s.state AND d.fingerprint = g.fingerprint
+            AND d.last_failed_at <= g.last_failed_at
+            AND ($5::text IS NULL OR (left(d.event_type, 200) = left($5, 200) AND d.event_type = $5))
+            AND ($6::text IS NULL OR (left(d.tenant, 200) = left($6, 200) AND d.tenant = $6))
+            AND ($7::text IS NULL OR (left(d.brand, 200) = left($7, 200) AND d.brand = $7))
+            AND ($10::text IS NULL OR strpos(lower(d.error_class || ' ' || d.error_message), lower($10)) > 0)
+            AND ($11::bytea IS NULL OR d.key = $11)
+        ORDER BY d.last_failed_at DESC, d.id DESC
+        LIMIT 1
+    ) AS p
+    ORDER BY p.last_failed_at DESC, p.id DESC
+    LIMIT 1
+) AS n
+ORDER BY g.letters DESC, g.job, g.fingerprint
+
+-- name: letter_details
+-- All that is known of a letter but its payload, of which sizes are told. $1 service, $2 letter.
+SELECT
+    d.id, d.job, d.topic, d.partition, d."offset", d.state, d.reason, d.error_class, d.error_message, d.fingerprint,
+    d.event_id, d.event_type, d.tenant, d.brand, d.handler, d.attempts, d.occurrences, d.replay_count, d.backfill,
+    d.first_failed_at, d.last_failed_at, d.topic_id, d.recorded_at, d.claimed_bucket, d.claimed_id, d.correlation_id,
+    d.traceparent, d.service_version, d.stack, d.header_names, octet_length(d.key) AS key_bytes,
+    octet_length(d.value) AS value_bytes, encode(sha256(d.value), 'hex') AS value_sha256
+FROM tidegate.dead_letter AS d
+JOIN tidegate.job AS j ON j.id = d.job
+WHERE d.id = $2 AND j.service = $1
+
+-- name: letter_payload
+-- The record as it came. $1 letter.
+SELECT d.key, d.value, d.header_names, d.header_values FROM tidegate.dead_letter AS d WHERE d.id = $1

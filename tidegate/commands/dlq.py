@@ -1,0 +1,212 @@
+"""`tidegate dlq`: dead letters as a list, in groups, and one by one. Payloads only with the permission to see them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import datetime
+from typing import Annotated
+from uuid import UUID
+
+import typer
+
+from dlq.states import LetterState
+from tidegate.commands.dlq_output import Shown, plain, plain_details, print_page, print_stats, told
+from tidegate.commands.loading import load_app
+from tidegate.commands.moments import moment
+from tidegate.commands.options import (
+    AppOption,
+    JsonOption,
+    actor_of,
+    examples,
+    print_json,
+    settings_of,
+    wait_for,
+)
+from tidegate.console.letters import (
+    Cursor,
+    LetterFilter,
+    LetterPage,
+    LetterStats,
+    letter_stats,
+    list_letters,
+    read_letter,
+    read_payload,
+)
+from tidegate.migrations.revisions import require_schema
+from tidegate_kernel.errors import Misconfigured, Reason
+from tidegate_kernel.postgres import connect
+from tidegate_kernel.settings import Settings
+
+letter_commands = typer.Typer(
+    name="dlq", help="Dead letters: records that a job could not handle.", no_args_is_help=True
+)
+
+JobNames = Annotated[list[str] | None, typer.Option("--job", metavar="JOB", help="Of this job; may be repeated.")]
+ReasonName = Annotated[Reason | None, typer.Option("--reason", help="Why.", metavar="REASON")]
+Fingerprint = Annotated[str | None, typer.Option(help="Of this group, as 'dlq stats' shows it.")]
+TypeName = Annotated[str | None, typer.Option("--type", metavar="TYPE", help="Of this event type.")]
+Tenant = Annotated[str | None, typer.Option(help="Of this tenant; '' for none.")]
+Brand = Annotated[str | None, typer.Option(help="Of this brand; '' for none.")]
+Since = Annotated[str | None, typer.Option(metavar="24h|ISO", help="Whose last failure is not older than this.")]
+Until = Annotated[str | None, typer.Option(metavar="24h|ISO", help="Whose last failure is older than this.")]
+Status = Annotated[
+    list[str] | None,
+    typer.Option(metavar="STATE|any", help="dead (the default), any, or another state; may be repeated."),
+]
+ErrorText = Annotated[
+    str | None, typer.Option("--error", metavar="TEXT", help="With this in the error's class or message.")
+]
+Key = Annotated[str | None, typer.Option(help="Of this record key.")]
+
+
+@letter_commands.command(
+    "list",
+    epilog=examples(
+        "tidegate dlq list --app shop.app:app",
+        "tidegate dlq list --job ledger --reason handler_failed --since 24h",
+        "tidegate dlq list --fingerprint 3f0c9a2b7d11e604 --limit 500 --json",
+    ),
+)
+def list_command(
+    job: JobNames = None,
+    reason: ReasonName = None,
+    fingerprint: Fingerprint = None,
+    type_name: TypeName = None,
+    tenant: Tenant = None,
+    brand: Brand = None,
+    since: Since = None,
+    until: Until = None,
+    status: Status = None,
+    error: ErrorText = None,
+    key: Key = None,
+    after: Annotated[str | None, typer.Option(metavar="PLACE", help="The next page, as the last one named it.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="How many.")] = 50,
+    app: AppOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show dead letters, the newest failure first, without anything of their payload."""
+    service = load_app(app).service
+    wanted = LetterFilter(
+        jobs=job, reason=reason, fingerprint=fingerprint, event_type=type_name, tenant=tenant, brand=brand,
+        states=_states(status), since=_moment("--since", since), until=_moment("--until", until), error=error,
+        key=_key(key),
+    )  # fmt: skip
+    start = None if after is None else Cursor.parse(after)
+    page = wait_for(_list(settings_of(), service, wanted, start, limit))
+    if as_json:
+        print_json({"letters": [plain(each) for each in page.letters], "after": page.after and str(page.after)})
+    else:
+        print_page(page)
+
+
+@letter_commands.command(
+    "stats",
+    epilog=examples(
+        "tidegate dlq stats --app shop.app:app",
+        "tidegate dlq stats --job ledger --status any --since 7d --json",
+    ),
+)
+def stats_command(
+    job: JobNames = None,
+    reason: ReasonName = None,
+    fingerprint: Fingerprint = None,
+    type_name: TypeName = None,
+    tenant: Tenant = None,
+    brand: Brand = None,
+    since: Since = None,
+    until: Until = None,
+    status: Status = None,
+    error: ErrorText = None,
+    key: Key = None,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="How many groups.")] = 50,
+    app: AppOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Count dead letters by job, reason and fingerprint, the largest group first, each with a sample."""
+    service = load_app(app).service
+    wanted = LetterFilter(
+        jobs=job, reason=reason, fingerprint=fingerprint, event_type=type_name, tenant=tenant, brand=brand,
+        states=_states(status), since=_moment("--since", since), until=_moment("--until", until), error=error,
+        key=_key(key),
+    )  # fmt: skip
+    stats = wait_for(_stats(settings_of(), service, wanted, limit))
+    if as_json:
+        print_json(asdict(stats))
+    else:
+        print_stats(stats)
+
+
+@letter_commands.command(
+    "show",
+    epilog=examples(
+        "tidegate dlq show 6f1d6f0e-5a0b-5b0c-9d3e-7469646567a1",
+        "tidegate dlq show 6f1d6f0e-5a0b-5b0c-9d3e-7469646567a1 --payload   [dim]# needs a token; is audited[/dim]",
+    ),
+)
+def show_command(
+    letter: Annotated[str, typer.Argument(metavar="LETTER", help="Its id.")],
+    payload: Annotated[
+        bool, typer.Option("--payload", help="Also key, value and headers: needs permission dlq:read-payload.")
+    ] = False,
+    app: AppOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show all that is known of a dead letter; what is in it only with --payload."""
+    service = load_app(app).service
+    shown = wait_for(_show(settings_of(), service, _letter_id(letter), with_payload=payload))
+    if as_json:
+        print_json(plain_details(shown))
+    else:
+        typer.echo("\n".join(told(shown)))
+
+
+async def _list(settings: Settings, service: str, wanted: LetterFilter, after: Cursor | None, limit: int) -> LetterPage:
+    dsn = settings.postgres_dsn.get_secret_value()
+    await require_schema(dsn)
+    async with connect(dsn) as connection:
+        return await list_letters(connection, service, wanted, after=after, limit=limit)
+
+
+async def _stats(settings: Settings, service: str, wanted: LetterFilter, limit: int) -> LetterStats:
+    dsn = settings.postgres_dsn.get_secret_value()
+    await require_schema(dsn)
+    async with connect(dsn) as connection:
+        return await letter_stats(connection, service, wanted, limit=limit)
+
+
+async def _show(settings: Settings, service: str, letter: UUID, *, with_payload: bool) -> Shown:
+    dsn = settings.postgres_dsn.get_secret_value()
+    await require_schema(dsn)
+    async with connect(dsn) as connection:
+        details = await read_letter(connection, service, letter)
+        if not with_payload:
+            return Shown(details, None)
+        return Shown(details, await read_payload(connection, await actor_of(settings, connection), details))
+
+
+def _states(given: Sequence[str] | None) -> Sequence[LetterState]:
+    if not given:
+        return [LetterState.DEAD]
+    if "any" in given:
+        return list(LetterState)
+    unknown = [each for each in given if each not in list(LetterState)]
+    if unknown:
+        raise Misconfigured(f"--status {unknown[0]!r} is none of: any, {', '.join(LetterState)}")
+    return [LetterState(each) for each in dict.fromkeys(given)]
+
+
+def _moment(option: str, text: str | None) -> datetime | None:
+    return None if text is None else moment(option, text)
+
+
+def _key(text: str | None) -> bytes | None:
+    # Arguments that are no UTF-8 arrive with surrogates for their bytes.
+    return None if text is None else text.encode("utf-8", "surrogateescape")
+
+
+def _letter_id(text: str) -> UUID:
+    try:
+        return UUID(text)
+    except ValueError:
+        raise Misconfigured(f"{text!r} is no letter's id; 'tidegate dlq list' shows them") from None

@@ -1,0 +1,155 @@
+"""What `tidegate dlq` prints of dead letters: tables, lines, and plain values for JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from rich.markup import escape
+
+from tidegate.commands.options import print_table, say
+from tidegate.commands.readable import printable, spelled
+from tidegate.console.letters import LetterDetails, LetterGroup, LetterPage, LetterStats, ListedLetter, Payload
+
+_NOT_SHOWN = "not shown"
+
+
+class Shown(NamedTuple):
+    """A letter, and what is in it where somebody may see that."""
+
+    letter: LetterDetails
+    payload: Payload | None
+
+
+def print_page(page: LetterPage) -> None:
+    """The letters go to standard output as a table, what to type next to standard error."""
+    columns = ["letter", "job", "record", "state", "reason", "error", "event type", "tenant", "times", "last failed"]
+    print_table(columns, [_cells(each) for each in page.letters], right=["times"])
+    if page.letters:
+        say("one of them whole: tidegate dlq show LETTER; in groups: tidegate dlq stats")
+    else:
+        say("no dead letters of that kind")
+    if page.after is not None:
+        say(f"there are more: the same command with --after {page.after}")
+
+
+def _cells(each: ListedLetter) -> list[object]:
+    record = f"{each.topic}:{each.partition}:{each.offset}"
+    texts = [
+        str(each.id),
+        each.job,
+        record,
+        each.state,
+        each.reason,
+        each.error_class,
+        each.event_type or "",
+        each.tenant,
+    ]
+    return [*(escape(printable(text)) for text in texts), each.occurrences, _time(each.last_failed_at)]
+
+
+def print_stats(stats: LetterStats) -> None:
+    """The groups go to standard output as a table, the totals to standard error."""
+    columns = ["job", "reason", "fingerprint", "letters", "first failed", "last failed", "sample", "error"]
+    print_table(columns, [_group_cells(each) for each in stats.groups], right=["letters"])
+    say(f"{stats.all_letters} letters in {stats.all_groups} groups, {len(stats.groups)} of them shown")
+
+
+def _group_cells(each: LetterGroup) -> list[object]:
+    times = _time(each.first_failed_at), _time(each.last_failed_at)
+    error = escape(printable(f"{each.error_class}: {each.error_message}"))
+    return [escape(each.job), each.reason, each.fingerprint, each.letters, *times, each.sample, error]
+
+
+def told(shown: Shown) -> Iterator[str]:
+    """Lines about one letter."""
+    letter = shown.letter
+    for name, value in _facts(letter):
+        if value not in ("", None):
+            yield f"{name + ':':<16}{printable(str(value))}"
+    yield "stack:"
+    yield from (f"  {printable(line)}" for line in letter.stack.splitlines())
+    yield from _told_payload(shown.payload) if shown.payload is not None else _told_masked(letter)
+    yield f"next:           {letter.next_command}"
+
+
+def _facts(letter: LetterDetails) -> Iterator[tuple[str, object]]:
+    yield "letter", letter.id
+    yield "job", letter.job
+    yield "record", f"{letter.topic}:{letter.partition}:{letter.offset} of topic id {letter.topic_id}"
+    yield "recorded at", letter.recorded_at and _time(letter.recorded_at)
+    yield "state", letter.state
+    yield "reason", letter.reason
+    yield "error", f"{letter.error_class}: {letter.error_message}"
+    yield "fingerprint", letter.fingerprint
+    yield "handler", letter.handler
+    yield "service version", letter.service_version
+    yield "attempts", letter.attempts
+    yield "occurrences", letter.occurrences
+    yield "first failed", _time(letter.first_failed_at)
+    yield "last failed", _time(letter.last_failed_at)
+    yield "replays", letter.replay_count
+    yield "in a backfill", "yes" if letter.backfill else None
+    yield "event", letter.event_id
+    yield "event type", letter.event_type
+    yield "tenant", letter.tenant
+    yield "brand", letter.brand
+    yield "correlation id", letter.correlation_id
+    yield "traceparent", letter.traceparent
+    yield "claim", letter.claimed_id and f"{letter.claimed_id} of {letter.claimed_bucket}"
+
+
+def _told_masked(letter: LetterDetails) -> Iterator[str]:
+    yield f"key:            {_size(letter.key_bytes)}"
+    digest = "" if letter.value_sha256 is None else f", sha256 {letter.value_sha256}"
+    yield f"value:          {_size(letter.value_bytes)}{digest}"
+    yield "headers:"
+    yield from (f"  {_name(name)}: {_NOT_SHOWN}" for name in letter.header_names)
+
+
+def _told_payload(payload: Payload) -> Iterator[str]:
+    yield f"key:            {_content(payload.key)}"
+    yield f"value:          {_content(payload.value)}"
+    yield "headers:"
+    yield from (f"  {_name(name)}: {_content(value)}" for name, value in payload.headers)
+
+
+def _size(size: int | None) -> str:
+    return "none" if size is None else f"{size} bytes, {_NOT_SHOWN}; --payload shows it"
+
+
+def _name(name: bytes) -> str:
+    return printable(name.decode("utf-8", "backslashreplace"))
+
+
+def _content(content: bytes | None) -> str:
+    if content is None:
+        return "none"
+    encoding, text = spelled(content)
+    return printable(text, keep="\n\t") if encoding == "utf-8" else f"(base64) {text}"
+
+
+def _time(at: datetime) -> str:
+    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%SZ}"
+
+
+def plain(letter: ListedLetter) -> dict[str, Any]:
+    """A letter for JSON, with what to type next."""
+    return {**asdict(letter), "next": letter.next_command}
+
+
+def plain_details(shown: Shown) -> dict[str, Any]:
+    """All about one letter for JSON; every content says whether it is text or base64."""
+    names = [_name(name) for name in shown.letter.header_names]
+    told = {**plain(shown.letter), "header_names": names}
+    if shown.payload is None:
+        return told
+    key, value, headers = shown.payload
+    pairs = [{"name": _plain_content(name), "value": _plain_content(each)} for name, each in headers]
+    return {**told, "payload": {"key": _plain_content(key), "value": _plain_content(value), "headers": pairs}}
+
+
+def _plain_content(content: bytes | None) -> dict[str, str] | None:
+    return None if content is None else spelled(content)._asdict()

@@ -1,0 +1,247 @@
+"""Looking at dead letters: pages, groups, one letter; and what is in it, for who may see that."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Container, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from typing import Any, NamedTuple
+from uuid import UUID
+
+import asyncpg
+
+from dlq.letters import text_for_postgres
+from dlq.states import LetterState
+from tidegate_kernel.audit import permitted
+from tidegate_kernel.errors import Misconfigured, Reason
+from tidegate_kernel.permissions import Action, Actor, Deed
+from tidegate_kernel.postgres import Connection, translated_errors
+from tidegate_kernel.queries import load_queries
+
+_QUERIES = load_queries("tidegate.console")
+
+# Such a letter came from something that may still be in the way of its partition.
+_LOOK_AT_THE_PARTITION = frozenset({Reason.RETRIES_EXHAUSTED, Reason.WORKER_CRASHED, Reason.CLIENT_PARSE})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LetterFilter:
+    """Which letters: those for which all that is given is true. `since` and `until` are about the last failure.
+
+    `error` is a part of the error's class or message, whatever the case. `key` is the record's, byte for byte.
+    """
+
+    jobs: Sequence[str] | None = None
+    states: Sequence[LetterState] = (LetterState.DEAD,)
+    reason: Reason | None = None
+    fingerprint: str | None = None
+    event_type: str | None = None
+    tenant: str | None = None
+    brand: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    error: str | None = None
+    key: bytes | None = None
+
+
+class Cursor(NamedTuple):
+    """The last letter of a page. The next page begins after it, whatever has failed meanwhile."""
+
+    failed_at: datetime
+    id: UUID
+
+    def __str__(self) -> str:
+        return f"{self.failed_at.astimezone(UTC).isoformat()}/{self.id}"
+
+    @classmethod
+    def parse(cls, text: str) -> Cursor:
+        """Raises Misconfigured."""
+        failed_at, _, letter = text.partition("/")
+        try:
+            at = datetime.fromisoformat(failed_at)
+            if at.tzinfo is not None:
+                return cls(at, UUID(letter))
+        except ValueError:
+            pass
+        raise Misconfigured(f"--after {text!r} is not where a page ended; take it from the page before, as it is")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedLetter:
+    """A letter without anything of its payload, its key included."""
+
+    id: UUID
+    job: str
+    topic: str
+    partition: int
+    offset: int
+    state: str
+    reason: str
+    error_class: str
+    error_message: str
+    fingerprint: str
+    event_id: str | None
+    event_type: str | None
+    tenant: str
+    brand: str
+    handler: str
+    attempts: int
+    occurrences: int
+    replay_count: int
+    backfill: bool
+    first_failed_at: datetime
+    last_failed_at: datetime
+
+    @property
+    def next_command(self) -> str:
+        """What to type to learn more about it."""
+        if self.reason in _LOOK_AT_THE_PARTITION:
+            return f"tidegate explain {self.job}:{self.topic}:{self.partition}"
+        return f"tidegate find {self.topic}:{self.partition}:{self.offset} --job {self.job}"
+
+
+@dataclass(frozen=True, slots=True)
+class LetterPage:
+    """Letters, the newest failure first; `after` is where the next page begins, None at the end."""
+
+    letters: Sequence[ListedLetter]
+    after: Cursor | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LetterGroup:
+    """Letters of one job that failed in the same way; `sample` is the newest, and the error is the sample's."""
+
+    job: str
+    reason: str
+    fingerprint: str
+    letters: int
+    first_failed_at: datetime
+    last_failed_at: datetime
+    sample: UUID
+    error_class: str
+    error_message: str
+    handler: str
+
+
+@dataclass(frozen=True, slots=True)
+class LetterStats:
+    """The largest groups, and how many groups and letters there are in all."""
+
+    groups: Sequence[LetterGroup]
+    all_groups: int = 0
+    all_letters: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LetterDetails(ListedLetter):
+    """All that is known of a letter but what it holds: of key and value the sizes, of headers the names."""
+
+    topic_id: UUID
+    recorded_at: datetime | None
+    claimed_bucket: date | None
+    claimed_id: UUID | None
+    correlation_id: str | None
+    traceparent: str | None
+    service_version: str
+    stack: str
+    header_names: Sequence[bytes]
+    key_bytes: int | None
+    value_bytes: int | None
+    value_sha256: str | None
+
+
+class Payload(NamedTuple):
+    """The record as it came; a header's name is bytes, too."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[tuple[bytes, bytes | None]]
+
+
+async def list_letters(
+    connection: Connection, service: str, wanted: LetterFilter, *, after: Cursor | None = None, limit: int = 50
+) -> LetterPage:
+    """Returns a page of the letters of a service's jobs. Raises Transient."""
+    async with _reading(connection, "list dead letters"):
+        codes = await _codes(connection, service, wanted.jobs)
+        # One more than a page: whether there is a next one.
+        rows = await connection.fetch(
+            _QUERIES["letters_page"], *_arguments(codes, wanted), *(after or (None, None)), limit + 1
+        )
+    letters = [ListedLetter(**_named(row, codes)) for row in rows[:limit]]
+    return LetterPage(letters, Cursor(letters[-1].last_failed_at, letters[-1].id) if len(rows) > limit else None)
+
+
+async def letter_stats(connection: Connection, service: str, wanted: LetterFilter, *, limit: int = 50) -> LetterStats:
+    """Returns the letters by job, reason and fingerprint. Raises Transient."""
+    async with _reading(connection, "count dead letters"):
+        codes = await _codes(connection, service, wanted.jobs)
+        rows = await connection.fetch(_QUERIES["letter_groups"], *_arguments(codes, wanted), limit)
+    if not rows:
+        return LetterStats([])
+    totals = rows[0]["all_groups"], rows[0]["all_letters"]
+    left_out = {"all_groups", "all_letters"}
+    return LetterStats([LetterGroup(**_named(row, codes, without=left_out)) for row in rows], *totals)
+
+
+async def read_letter(connection: Connection, service: str, letter: UUID) -> LetterDetails:
+    """Raises Misconfigured if the service has no such letter, Transient."""
+    with translated_errors("read a dead letter"):
+        codes = await _codes(connection, service, None)
+        row = await connection.fetchrow(_QUERIES["letter_details"], service, letter)
+    if row is None:
+        raise Misconfigured(f"service {service!r} has no dead letter {letter}; 'tidegate dlq list' shows which it has")
+    return LetterDetails(**_named(row, codes))
+
+
+async def read_payload(connection: Connection, actor: Actor, letter: ListedLetter) -> Payload:
+    """Returns what is in the letter, and the audit says who saw it. Raises Denied, Misconfigured, Transient.
+
+    A letter without a tenant may be anybody's: a token that is limited to tenants does not open it. So for brands.
+    """
+    deed = Deed(
+        Action.DLQ_READ_PAYLOAD,
+        f"letter {letter.id}",
+        parameters={"job": letter.job, "record": f"{letter.topic}:{letter.partition}:{letter.offset}"},
+        tenant=letter.tenant or None,
+        brand=letter.brand or None,
+    )
+    async with permitted(connection, actor, deed) as transaction:
+        row = await transaction.fetchrow(_QUERIES["letter_payload"], letter.id)
+        if row is None:
+            raise Misconfigured(f"dead letter {letter.id} is gone by now")
+    return Payload(row["key"], row["value"], list(zip(row["header_names"], row["header_values"], strict=True)))
+
+
+@asynccontextmanager
+async def _reading(connection: Connection, what: str) -> AsyncIterator[None]:
+    with translated_errors(what):
+        async with connection.transaction(readonly=True):
+            # A generic plan would keep every filter that is not set, and with them walk the whole table.
+            await connection.execute("SET LOCAL plan_cache_mode = force_custom_plan")
+            yield
+
+
+async def _codes(connection: Connection, service: str, jobs: Sequence[str] | None) -> Mapping[int, str]:
+    rows = await connection.fetch(_QUERIES["jobs_by_code"], service, None if jobs is None else list(jobs))
+    return {row["id"]: row["code"] for row in rows}
+
+
+def _arguments(codes: Mapping[int, str], wanted: LetterFilter) -> list[Any]:
+    texts = (wanted.fingerprint, wanted.event_type, wanted.tenant, wanted.brand)
+    return [
+        list(codes),
+        [state.value for state in wanted.states],
+        None if wanted.reason is None else wanted.reason.value,
+        *(None if text is None else text_for_postgres(text) for text in texts),
+        wanted.since,
+        wanted.until,
+        None if wanted.error is None else text_for_postgres(wanted.error),
+        wanted.key,
+    ]
+
+
+def _named(row: asyncpg.Record, codes: Mapping[int, str], *, without: Container[str] = ()) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name not in without} | {"job": codes[row["job"]]}
