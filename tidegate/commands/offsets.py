@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from rich.markup import escape
 
 from tidegate.app import App
 from tidegate.commands.loading import load_app
+from tidegate.commands.offsets_output import plain_move, plain_offsets, print_offsets, print_plan
 from tidegate.commands.options import (
     AppOption,
     JsonOption,
     actor_of,
     examples,
     print_json,
-    print_table,
     settings_of,
     wait_for,
 )
-from tidegate.console.moves import AcceptGap, Adopt, Ask, Move, SetTo, SkipTo
+from tidegate.console.moves import AcceptGap, Adopt, Ask, SetTo, SkipTo
 from tidegate.console.offsets import Plan, Target, move_offsets, plan_offsets
 from tidegate.console.places import partition_of
 from tidegate.console.stands import PartitionOffsets, show_offsets
@@ -48,9 +47,9 @@ def show_command(job: JobArgument, app: AppOption = None, as_json: JsonOption = 
     declared = loaded.job(job)
     shown = wait_for(_show(loaded, settings_of(), declared))
     if as_json:
-        print_json({"job": job, "partitions": [_plain(job, each) for each in shown]})
+        print_json({"job": job, "partitions": [plain_offsets(job, each) for each in shown]})
     else:
-        _print(job, shown)
+        print_offsets(job, shown)
 
 
 @offset_commands.command(
@@ -160,11 +159,11 @@ def _move(app: str | None, job: str, target: Target, ask: Ask, how: _How) -> Non
     settings = settings_of()
     plan = wait_for(_plan(loaded, settings, declared, target, ask))
     if not how.as_json:
-        _print_plan(plan)
+        print_plan(plan)
     if how.is_sure:
         wait_for(_do(loaded, settings, plan, how.reason))
     if how.as_json:
-        print_json({"job": job, "is_done": how.is_sure, "moves": [_plain_move(move) for move in plan.moves]})
+        print_json({"job": job, "is_done": how.is_sure, "moves": [plain_move(move) for move in plan.moves]})
     elif how.is_sure:
         typer.echo(f"done; 'tidegate resume {job}' lets it go on from there")
     else:
@@ -185,79 +184,3 @@ async def _plan(app: App, settings: Settings, job: Job, target: Target, ask: Ask
 async def _do(app: App, settings: Settings, plan: Plan, reason: str) -> None:
     async with connect(settings.postgres_dsn.get_secret_value()) as connection:
         await move_offsets(app, connection, await actor_of(settings, connection), plan, reason=reason)
-
-
-def _print_plan(plan: Plan) -> None:
-    columns = ["partition", "position", "becomes", "passed unread", "why"]
-    rows = [[_where(each), each.before, each.after, _skipped(each), each.cause] for each in plan.moves]
-    print_table(columns, rows, right=["position", "becomes", "passed unread"])
-    for each in plan.moves:
-        if each.warning:
-            typer.echo(f"{_where(each)}: {each.warning}")
-
-
-def _where(move: Move) -> str:
-    return str(move.partition)
-
-
-def _skipped(move: Move) -> str:
-    return "-" if move.first_skipped is None else f"{move.skipped} ({move.first_skipped} to {move.after - 1})"
-
-
-def _print(job: str, shown: list[PartitionOffsets]) -> None:
-    columns = ["partition", "position", "log start", "log end", "state"]
-    rows = [
-        [str(each.partition), _text(each.position), _text(each.log_start),
-         _text(each.log_end), _state(each)]
-        for each in shown
-    ]  # fmt: skip
-    print_table(columns, rows, right=["position", "log start", "log end"])
-    for each in shown:
-        where = str(each.partition)
-        if each.obstacle is not None:
-            typer.echo(f"{where}: {each.obstacle.told(job)}")
-    skipped = [
-        [str(each.partition), one.first_offset, one.last_offset, one.cause,
-         escape(one.actor), f"{one.skipped_at:%Y-%m-%d %H:%M:%SZ}", escape(one.reason)]
-        for each in shown
-        for one in each.skipped
-    ]  # fmt: skip
-    if skipped:
-        typer.echo()
-        print_table(["passed unread", "first", "last", "why", "by", "when", "reason"], skipped, right=["first", "last"])
-
-
-def _text(offset: int | None) -> str:
-    return "-" if offset is None else str(offset)
-
-
-def _state(each: PartitionOffsets) -> str:
-    if each.obstacle is not None:
-        return each.obstacle.kind
-    return "not begun" if each.position is None else "ok"
-
-
-def _plain(job: str, each: PartitionOffsets) -> dict[str, Any]:
-    return {
-        "topic": each.partition.topic,
-        "partition": each.partition.partition,
-        "position": each.position,
-        "log_start": each.log_start,
-        "log_end": each.log_end,
-        "state": _state(each),
-        "obstacle": None if each.obstacle is None else each.obstacle.told(job),
-        "skipped": [one._asdict() for one in each.skipped],
-    }
-
-
-def _plain_move(move: Move) -> dict[str, Any]:
-    return {
-        "topic": move.partition.topic,
-        "partition": move.partition.partition,
-        "cause": move.cause,
-        "before": move.before,
-        "after": move.after,
-        "first_skipped": move.first_skipped,
-        "skipped": move.skipped,
-        "warning": move.warning,
-    }
