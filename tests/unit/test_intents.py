@@ -12,6 +12,7 @@ import pytest
 
 from consumers.batch import Batch
 from consumers.decoding import Arrival, Decoded, Undecoded
+from consumers.failure import FailureClass
 from consumers.intents import Intents, intent_of
 from consumers.ownership import Hold, Holding
 from consumers.positions import Position
@@ -153,7 +154,7 @@ def test_the_part_of_a_batch_before_an_offset_keeps_its_attempts() -> None:
     """What is remembered of failing records must not start anew because a tenant behind them is paused."""
     records = [StoredRecord(b"{}", offset=offset) for offset in (5, 7, 9)]
     batch = Batch(Fence(JobId(1), LIVE, *P0, 1, 5), UUID(int=1), records, 10)
-    batch.attempts.count(5)
+    batch.attempts.count(5, FailureClass.TRANSIENT)
 
     part = batch.before(9)
 
