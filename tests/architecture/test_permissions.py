@@ -13,7 +13,7 @@ WORKERS_OWN = {
     ("consumers/backfill_lease.py", "BackfillLease.renew"): "the lease of work that was permitted when it began",
     ("consumers/flood.py", "Floods.note"): "a worker stops what floods it",
     ("consumers/positions.py", "Positions.note_attempt"): "a suspect record is counted before it is begun",
-    ("consumers/positions.py", "Positions.note_group"): "a suspect partition's records are counted before they are begun",
+    ("consumers/positions.py", "Positions.note_group"): "suspect records are counted before they are begun",
     ("consumers/positions.py", "Positions.release"): "an owner that leaves in order",
     ("consumers/positions.py", "Positions.take_over"): "an owner takes what the group assigned",
     ("consumers/positions.py", "Positions.withdraw_attempt"): "a suspect record was not begun after all",
