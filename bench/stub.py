@@ -59,7 +59,7 @@ class StubSink:
     """Declaration and open sink in one. `delay` seconds pass in each request, as in a store."""
 
     def __init__(self, stopwatch: Stopwatch, *, batch_size: int = BATCH_SIZE, delay: float = 0.0) -> None:
-        self.name = "stub"
+        self.name = self.store = "stub"
         self.batch_size = batch_size
         self._stopwatch, self._delay = stopwatch, delay
         self._writer = BulkWriter(self.name, self.post, clock=SystemClock(), max_request_bytes=_MAX_REQUEST_BYTES)
