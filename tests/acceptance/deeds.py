@@ -38,6 +38,13 @@ _FLOODED = (
     f"WHERE p.job = {_LEDGER} AND p.partition = 0 AND p.run = 0 AND NOT EXISTS (SELECT FROM tidegate.intent "
     "WHERE kind = 'flood' AND ended_at IS NULL)"
 )
+LETTER = "00000000-0000-0000-0000-000000000001"
+_FAILED = (
+    'INSERT INTO tidegate.dead_letter (id, job, topic, topic_id, partition, "offset", value, reason, error_class, '
+    "error_message, fingerprint, attempts) "
+    f"VALUES ('{LETTER}', {_LEDGER}, 't', gen_random_uuid(), 0, 1, 'x', 'rejected', 'Rejected', 'no', 'f', 1) "
+    "ON CONFLICT DO NOTHING"
+)
 
 COMMANDS: dict[Action, Typed] = {
     Action.JOB_PAUSE: Typed("pause search --reason tests"),
@@ -68,6 +75,7 @@ COMMANDS: dict[Action, Typed] = {
         _PAUSED + "UPDATE tidegate.position SET topic_id = gen_random_uuid() WHERE partition = 0 AND run = 0",
     ),
     Action.FLOOD_RELEASE: Typed("flood release ledger --until-end --reason tests --yes", _FLOODED),
+    Action.DLQ_READ_PAYLOAD: Typed(f"dlq show {LETTER} --payload", _FAILED),
     Action.TOKEN_CREATE: Typed("tokens create made-{n} --role viewer"),
     Action.TOKEN_REVOKE: Typed(
         "tokens revoke unwanted --reason tests --yes",
@@ -84,7 +92,6 @@ NOT_YET = frozenset(
         Action.REBUILD_START,
         Action.REBUILD_SWAP,
         Action.REBUILD_ABANDON,
-        Action.DLQ_READ_PAYLOAD,
         Action.DLQ_REPLAY,
         Action.DLQ_IMPORT,
         Action.DLQ_DISCARD,
