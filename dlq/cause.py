@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,6 +16,9 @@ from tidegate_kernel.errors import Reason, TidegateError
 MAX_MESSAGE = 1000
 MAX_STACK = 4096
 
+# A word with a digit in it is a number or an id: it tells one record from another, not one failure from another.
+_NUMBERED = re.compile(r"[\w.:+-]*\d[\w.:+-]*")
+
 
 @dataclass(frozen=True, slots=True)
 class Cause:
@@ -26,22 +30,26 @@ class Cause:
     fingerprint: str
 
 
-def cause_of(error: BaseException, reason: Reason, *, include_foreign_message: bool = False) -> Cause:
-    """Returns what may be stored and published about `error`.
+def cause_of(
+    error: BaseException, reason: Reason, *, handler: str = "", include_foreign_message: bool = False
+) -> Cause:
+    """Returns what may be stored and published about `error`, which came out of `handler`.
+
+    The fingerprint is the same for failures of one reason, handler, class and place. The words of Tidegate's own errors
+    count too (they name the field), but for numbers and ids in them.
 
     Errors of Tidegate's own tree never hold payload, so their message is kept. The message of any other error may
     quote the record (`ValueError: invalid literal … 'jane@example.org'`): it is replaced by class and place unless
     `include_foreign_message`.
     """
     chain = list(_chain(error))
-    innermost = chain[-1]
-    name = class_name(innermost)
-    place = next(_places(innermost.__traceback__), "")
+    name = class_name(chain[-1])
+    place = next(_places(chain[-1].__traceback__), "")
     return Cause(
         error_class=name,
         message=_message(chain, place, include_foreign_message=include_foreign_message)[:MAX_MESSAGE],
         stack=_stack(chain)[:MAX_STACK],
-        fingerprint=sha256(f"{reason}\n{name}\n{place}".encode("utf-8", "backslashreplace")).hexdigest()[:16],
+        fingerprint=_fingerprint(reason, handler, name, place, _NUMBERED.sub("#", _own_words(chain)[:MAX_MESSAGE])),
     )
 
 
@@ -69,10 +77,21 @@ def _beneath(error: BaseException) -> BaseException | None:
     return None if error.__suppress_context__ else error.__context__
 
 
-def _message(chain: list[BaseException], place: str, *, include_foreign_message: bool) -> str:
+def _fingerprint(*parts: str) -> str:
+    # The lengths keep ("ab", "c") and ("a", "bc") apart.
+    spelled = "".join(f"{len(part)}:{part}" for part in parts)
+    return sha256(spelled.encode("utf-8", "backslashreplace")).hexdigest()[:16]
+
+
+def _own_words(chain: list[BaseException]) -> str:
+    """What Tidegate's own error says, or the handler in a `Rejected`; empty where there is none."""
     ours = next((error for error in chain if isinstance(error, TidegateError)), None)
-    told = ours if ours is not None else chain[-1] if include_foreign_message else None
-    if told is not None and (text := _text(told)):
+    return "" if ours is None else _text(ours)
+
+
+def _message(chain: list[BaseException], place: str, *, include_foreign_message: bool) -> str:
+    text = _own_words(chain) or (_text(chain[-1]) if include_foreign_message else "")
+    if text:
         return text
     name = class_name(chain[-1])
     return f"{name} at {place}" if place else name

@@ -19,6 +19,8 @@ from tidegate_kernel.source import Outgoing
 PREFIX = "tg-dlq-"
 MAX_HEADERS_BYTES = 8192
 """All our headers together, names included: a broker's default limit for a record is 1 MiB."""
+REPLAY_COMMAND = "tidegate dlq replay --letter {letter} --reason '…'"
+"""What an operator types to have a letter handled again. The one place where it is spelled."""
 
 _MAX_TEXT = 200  # bytes of an id, type or name: what does not fit stands whole in Postgres
 _MAX_MESSAGE = 1000
@@ -83,8 +85,8 @@ def without_payload(outgoing: Outgoing) -> Outgoing:
 
 
 def replay_instruction(letter: UUID) -> str:
-    """The command an operator types."""
-    return f"tidegate dlq replay --where id={letter} --reason '…'"
+    """The command for this letter, to be pasted."""
+    return REPLAY_COMMAND.format(letter=letter)
 
 
 def _our_headers(notice: Notice, record: Record) -> list[tuple[str, bytes]]:

@@ -114,7 +114,12 @@ def _letters(origin: Origin, failures: Iterable[Failure]) -> list[_Letter]:
     letters: dict[UUID, _Letter] = {}
     for failure in failures:
         key = letter_id(origin, failure.topic_id, failure.record)
-        cause = cause_of(failure.error, failure.reason, include_foreign_message=origin.include_error_messages)
+        cause = cause_of(
+            failure.error,
+            failure.reason,
+            handler=failure.handler,
+            include_foreign_message=origin.include_error_messages,
+        )
         letters[key] = _Letter(key, failure, cause)
     return list(letters.values())
 

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from dlq.cause import MAX_STACK, Cause, cause_of
-from tidegate_kernel.errors import Poison, Reason, Rejected, Undecodable
+from tidegate_kernel.errors import InvalidEvent, Poison, Reason, Rejected, Undecodable
 
 SECRET = "jane@example.org"
 
@@ -131,6 +131,41 @@ def test_the_fingerprint_is_of_the_place_and_not_of_the_words() -> None:
     assert re.fullmatch("[0-9a-f]{16}", one.fingerprint)
     assert cause_of(caught(ValueError("a")), Reason.RETRIES_EXHAUSTED).fingerprint != one.fingerprint
     assert cause(caught(KeyError("a"))).fingerprint != one.fingerprint
+
+
+def test_numbers_and_ids_in_words_do_not_split_a_group() -> None:
+    """A refusal that names the order is one kind of refusal, not as many as there are orders."""
+    told = [
+        cause(caught(Rejected(f"order {name} is above the limit")))
+        for name in ("17", "o-4111", "01890a5d-ac96-774b-bcce-b302099a8057", "12.50")
+    ]
+
+    assert len({each.fingerprint for each in told}) == 1
+    assert cause(caught(Rejected("order 17 is unknown"))).fingerprint != told[0].fingerprint
+
+
+def test_fields_of_an_event_are_groups_of_their_own() -> None:
+    """All models are checked at one place of ours: without the field's name every invalid event would be one group."""
+    wrong = [cause(caught(InvalidEvent(f"field {name!r} is missing"), cause=TypeError())) for name in ("id", "total")]
+
+    assert wrong[0].fingerprint != wrong[1].fingerprint
+
+
+def test_different_handlers_are_different_groups() -> None:
+    """Case 53: two jobs' handlers that fall over one library are two people's work."""
+    error = caught(ValueError("a"))
+    pay, ship = (cause_of(error, Reason.HANDLER_FAILED, handler=name) for name in ("pay", "ship"))
+
+    assert pay.fingerprint != ship.fingerprint
+
+
+def test_words_of_foreign_errors_do_not_count() -> None:
+    """They quote the record: each would be a group of its own, and a stored digest of somebody's data."""
+    one, other = (
+        cause_of(caught(ValueError(word)), Reason.HANDLER_FAILED, include_foreign_message=True) for word in ("a", "b")
+    )
+
+    assert one.fingerprint == other.fingerprint
 
 
 def test_endless_recursion_leaves_a_bounded_stack() -> None:

@@ -96,7 +96,32 @@ def test_group_and_handler_say_which_consumer_failed() -> None:
     told = ours(letter(Given()))
 
     assert (told["group"], told["handler"]) == ("shop.customer-ledger", "record_purchase")
-    assert told["replay-instruction"] == f"tidegate dlq replay --where id={UUID(int=5)} --reason '…'"
+    assert told["replay-instruction"] == f"tidegate dlq replay --letter {UUID(int=5)} --reason '…'"
+
+
+DESIGNED = """
+    id job group topic partition offset timestamp event-id event-type reason error-class error-message stack fingerprint
+    attempts first-failed-at last-failed-at correlation-id tenant brand traceparent handler service-version replay-count
+    replay-of replay-instruction payload
+"""
+
+
+def test_every_header_of_the_design_is_written_with_its_own_value() -> None:
+    """A reader of the topic has nothing else: one that is missing, or says what another should, misleads it."""
+    told = ours(letter(Given(headers=[("tg-dlq-id", b"earlier")])))
+
+    assert sorted(told) == sorted(DESIGNED.split())
+    assert told["attempts"] == "3"
+    assert (told["first-failed-at"], told["last-failed-at"]) == (
+        "2026-01-01T00:00:00+00:00",
+        "2026-01-02T00:00:00+00:00",
+    )
+    assert (told["tenant"], told["brand"]) == ("acme", "north")
+    assert (told["correlation-id"], told["traceparent"]) == ("c-1", "00-1-2-01")
+    assert (told["event-id"], told["event-type"]) == ("e-1", "order.placed")
+    assert (told["error-class"], told["fingerprint"]) == ("ValueError", "0123456789abcdef")
+    assert (told["replay-of"], told["replay-count"]) == ("earlier", "0")
+    assert ours(letter(Given(), replace(NOTICE, backfill=True)))["backfill"] == "true"
 
 
 def test_five_failures_of_a_failed_letter_do_not_grow_it() -> None:
