@@ -16,6 +16,8 @@ from tidegate_kernel.postgres import is_transient
 _INVALID_TEXT_STATES = frozenset({"22021", "22P05"})
 # 40001 serialization failure, 40P01 deadlock detected: the victim was chosen at random.
 _COLLISION_STATES = frozenset({"40001", "40P01"})
+# 53100 disk full: reads, and so the probe, are answered as ever, while no record's statement can be at fault.
+_FULL_STATE = "53100"
 # A migration changed what the driver remembers of a table; it has forgotten that by the time it says so.
 _MIGRATED_MEANWHILE = (asyncpg.InvalidCachedStatementError, asyncpg.OutdatedSchemaCacheError)
 
@@ -26,6 +28,8 @@ class FailureClass(Enum):
     POISON = auto()
     COLLISION = auto()
     """Two transactions were in each other's way, or a migration in one's: none is at fault, the repeat will pass."""
+    FULL = auto()
+    """Postgres has no room left to write: an outage, though it answers its probe."""
     TRANSIENT = auto()
     UNEXPECTED = auto()
 
@@ -63,6 +67,8 @@ def classify(error: BaseException) -> FailureClass:
         return FailureClass.POISON
     if getattr(error, "sqlstate", None) in _COLLISION_STATES or isinstance(error, _MIGRATED_MEANWHILE):
         return FailureClass.COLLISION
+    if getattr(error, "sqlstate", None) == _FULL_STATE:
+        return FailureClass.FULL
     if isinstance(error, Transient) or _is_connection_trouble(error):
         return FailureClass.TRANSIENT
     return FailureClass.UNEXPECTED

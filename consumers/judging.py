@@ -21,6 +21,8 @@ class Judge:
         match classify(error):
             case FailureClass.COLLISION:
                 raise Transient(f"collided with another transaction: {type(error).__name__}") from error
+            case FailureClass.FULL:
+                raise Transient(f"postgres has no room to write: {type(error).__name__}") from error
             case FailureClass.TRANSIENT if not await self._probe():
                 raise Transient(f"postgres or a dependency is away: {type(error).__name__}") from error
             case _:

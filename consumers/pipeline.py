@@ -27,7 +27,7 @@ from consumers.tenants import first_stop
 from dlq.letters import Failure
 from inbox.store import claim, claim_and_settle
 from projections.sink import Sink
-from tidegate_kernel.errors import Poison
+from tidegate_kernel.errors import Poison, Transient
 from tidegate_kernel.outbox import enqueue
 from tidegate_kernel.postgres import Connection
 from tidegate_kernel.source import Outgoing
@@ -117,6 +117,10 @@ class CommandRoad:
             except asyncpg.PostgresError:
                 # A handler that broke the transaction and swallowed the error shows only in our statements after it.
                 pass
+            except Transient as error:
+                if not isinstance(error.__cause__, asyncpg.QueryCanceledError):
+                    raise
+                # The COMMIT also runs the deferred constraints of the handlers' tables, which may be what took so long.
             # Isolating mode tells whose fault it is.
             batch.attempts.is_isolating = True
         return await self._one_by_one(batch, decoded, claims)

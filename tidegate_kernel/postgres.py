@@ -82,11 +82,14 @@ class Connections:
 
 @contextmanager
 def translated_errors(what: str) -> Iterator[None]:
-    """Raises Transient instead of the driver's own errors that a repeat can cure; all others pass unchanged."""
+    """Raises Transient instead of the driver's own errors that a repeat can cure; all others pass unchanged.
+
+    Only for statements of our own: that one of them ran into its time-out means that it waited for a lock too long.
+    """
     try:
         yield
     except (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError) as error:
-        if is_transient(error):
+        if is_transient(error) or isinstance(error, asyncpg.QueryCanceledError):
             # The first line only: Postgres puts values of the row into DETAIL, and this text is logged.
             raise Transient(f"{what}: {type(error).__name__}: {_first_line(error)}") from error
         raise

@@ -136,6 +136,63 @@ async def test_an_error_is_judged_by_its_code_in_any_language(
     assert await road.stored_offset() == 2
 
 
+async def test_a_full_disk_costs_no_record_an_attempt(make_road: MakeRoad, pool: Pool) -> None:
+    """Postgres that has no room left for the handler's table answers every probe: it is waited out all the same."""
+    await pool.execute(_SAYS.format("53100"))
+    road = await make_road(job(retry=RetryPolicy(attempts=2)), [handle(Note, note)])
+    records = [record(0, b'{"n":0}'), record(1, b'{"n":1}')]
+    for _ in range(5):
+        with pytest.raises(Transient, match="no room"):
+            await road.handle(records)
+    await pool.execute("DROP TRIGGER says ON effect")
+
+    await settle(road, records)
+
+    assert await road.dead_letters() == []
+    assert await effects(pool) == ["e0", "e1"]
+
+
+_CANCELLED = """
+CREATE FUNCTION cancelled() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN
+    RAISE EXCEPTION 'canceling statement due to statement timeout' USING ERRCODE = '57014';
+END$$;
+"""
+
+
+async def test_a_statement_of_ours_that_waits_too_long_is_tried_again(make_road: MakeRoad, pool: Pool) -> None:
+    """Somebody's session holds a lock for longer than a statement may wait: the batch waits on, and the job stays a
+    member of its group instead of being started anew."""
+    await pool.execute(_CANCELLED)
+    await pool.execute(
+        "CREATE TRIGGER locked BEFORE INSERT ON tidegate.inbox FOR EACH ROW EXECUTE FUNCTION cancelled()"
+    )
+    road = await make_road(job(), [handle(Note, note)])
+    for _ in range(4):
+        with pytest.raises(Transient, match="QueryCanceledError"):
+            await road.handle([record(0)])
+    await pool.execute("DROP TRIGGER locked ON tidegate.inbox")
+
+    await settle(road, [record(0)])
+
+    assert await effects(pool) == ["e0"]
+    assert await road.dead_letters() == []
+
+
+async def test_a_deferred_trigger_that_takes_too_long_blames_its_own_record(make_road: MakeRoad, pool: Pool) -> None:
+    """It speaks in our COMMIT, and yet it is the handler's: waited for, it would hold the partition for ever."""
+    await pool.execute(_CANCELLED)
+    await pool.execute(
+        "CREATE CONSTRAINT TRIGGER slow AFTER INSERT ON effect DEFERRABLE INITIALLY DEFERRED "
+        "FOR EACH ROW WHEN (NEW.n = 1) EXECUTE FUNCTION cancelled()"
+    )
+    road = await make_road(job(), [handle(Note, note)])
+
+    await settle(road, [record(n, b'{"n":%d}' % n) for n in range(3)])
+
+    assert await effects(pool) == ["e0", "e2"]
+    assert [row["reason"] for row in await road.dead_letters()] == [Reason.HANDLER_FAILED]
+
+
 async def test_two_consumers_with_one_id_act_once(make_road: MakeRoad, pool: Pool) -> None:
     """Case 77: two transactions claim one id at the same instant; the loser waits and then sees a duplicate."""
     at_work, may_go = asyncio.Event(), asyncio.Event()

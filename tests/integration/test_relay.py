@@ -123,6 +123,20 @@ async def test_acknowledged_records_leave_the_outbox_in_their_order(pool: Pool) 
     assert list(log.written[0].headers) == [("ce_id", b"1")]
 
 
+async def test_a_relay_that_waits_too_long_for_a_lock_goes_on_later(pool: Pool, database: str) -> None:
+    """A backup or a migration may hold the outbox for longer than a statement may wait: what else the process does must
+    not end for that."""
+    await put(pool, record(b"a"))
+    async with open_pool(database, size=1, statement_timeout=timedelta(milliseconds=50)) as impatient:
+        relay = OutboxRelay(impatient, Log(), MovableClock())
+        async with pool.acquire() as somebody, somebody.transaction():
+            await somebody.execute("LOCK TABLE tidegate.outbox")
+            with pytest.raises(Transient):
+                await relay.relay_once()
+
+        assert await relay.relay_once() == 1
+
+
 async def test_a_rolled_back_transaction_publishes_nothing(pool: Pool) -> None:
     """An event about something that did not happen is worse than none."""
     log = Log()

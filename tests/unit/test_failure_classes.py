@@ -49,6 +49,11 @@ def test_victim_of_a_collision_is_nobodys_fault(error: Exception) -> None:
     assert classify(error) is FailureClass.COLLISION
 
 
+def test_a_full_disk_is_nobodys_fault() -> None:
+    """Its probe only reads, and reads are answered: no record may pay for the statements that are not."""
+    assert classify(asyncpg.DiskFullError("x")) is FailureClass.FULL
+
+
 @pytest.mark.parametrize("error", [asyncpg.InvalidCachedStatementError("x"), asyncpg.OutdatedSchemaCacheError("x")])
 def test_a_migration_meanwhile_is_nobodys_fault(error: Exception) -> None:
     """The table is another one than a moment ago: the statement is fine, and so is the record."""
