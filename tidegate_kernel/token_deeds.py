@@ -20,6 +20,8 @@ _PREFIX = "tg_"
 _BYTES = 32
 _BOOTSTRAP_LOCK = 0x7469_6465_746F_6B65  # "tidetoke"
 _MOST_NAME_CHARACTERS = 100
+# One that expires when Python's calendar has ended could not be read again, and neither could any list with it.
+_LONGEST = timedelta(days=36_525)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +107,8 @@ async def _insert(connection: Connection, query: str, grant: Grant, text: str, c
         raise Misconfigured(
             f"a token's name is 1 to {_MOST_NAME_CHARACTERS} printable characters; {grant.name!r} is not"
         )
+    if grant.lifetime is not None and not timedelta(0) < grant.lifetime <= _LONGEST:
+        raise Misconfigured("a token lasts up to 100 years; without an end it lasts until it is revoked")
     scope = (_sorted(grant.tenants), _sorted(grant.brands))
     try:
         made = await connection.fetchval(

@@ -179,6 +179,17 @@ async def test_name_is_taken_until_it_is_revoked(pool: Pool) -> None:
     assert [token.name for token in await list_tokens(pool)] == ["olga", "olga", "root"]
 
 
+@pytest.mark.parametrize("lifetime", [timedelta(weeks=999_999), timedelta(0), timedelta(days=-1)])
+async def test_lifetime_that_no_calendar_holds_is_refused(pool: Pool, lifetime: timedelta) -> None:
+    """Its row could not be read again: no list of tokens, and for an admin's no revocation of any token."""
+    admin = await _admin(pool)
+
+    with pytest.raises(Misconfigured, match="up to 100 years"):
+        await create_token(pool, admin, Grant("olga", Role.ADMIN, lifetime=lifetime))
+
+    assert [token.name for token in await list_tokens(pool)] == ["root"]
+
+
 @pytest.mark.parametrize("name", ["", "  ", "a\nb", "x" * 101])
 async def test_name_that_nobody_could_read_is_refused(pool: Pool, name: str) -> None:
     """It stands in tables, in logs and in other people's terminals."""

@@ -26,7 +26,7 @@ def test_duration_is_a_number_and_a_unit(text: str, told: timedelta) -> None:
     assert duration("--for", text) == told
 
 
-@pytest.mark.parametrize("text", ["", "2", "0h", "-1h", "2 h", "1.5h", "2y", "1234567d"])
+@pytest.mark.parametrize("text", ["", "2", "0h", "-1h", "2 h", "1.5h", "2y", "1234567d", "２h", "999999w"])
 def test_anything_else_is_refused_with_an_example(text: str) -> None:
     """A pause of two somethings must not become a pause of two seconds."""
     with pytest.raises(Misconfigured, match=r"--for .* as in 90d"):

@@ -11,7 +11,7 @@ from rich.markup import escape
 
 from tidegate.auditing import AuditReport, verify_audit
 from tidegate.commands.moments import moment
-from tidegate.commands.options import JsonOption, examples, print_json, print_table, say, settings_of, wait_for
+from tidegate.commands.options import JsonOption, examples, print_json, print_table, say, settings_of, tell, wait_for
 from tidegate.migrations.revisions import require_schema
 from tidegate_kernel.audit import Outcome
 from tidegate_kernel.audit_chain import AuditFilter, AuditRow, list_audit, verify_receipt
@@ -96,12 +96,12 @@ def _print(report: AuditReport) -> None:
     for note in report.notes:
         say(f"note: {note}")
     for each in report.breaks[:_MOST_SHOWN]:
-        typer.echo(f"broken: {each}")
+        tell(f"broken: {each}")
     if (more := len(report.breaks) - _MOST_SHOWN) > 0:
-        typer.echo(f"broken: and {more} more; --json tells all")
+        tell(f"broken: and {more} more; --json tells all")
     if report.is_intact:
         anchored = "not compared with the topic" if report.anchored is None else f"{report.anchored} also in the topic"
-        typer.echo(f"{report.rows} rows, unbroken up to {report.end}; {anchored}")
+        tell(f"{report.rows} rows, unbroken up to {report.end}; {anchored}")
 
 
 def _check_receipts(settings: Settings, receipts: Sequence[str], *, as_json: bool) -> None:
@@ -112,7 +112,7 @@ def _check_receipts(settings: Settings, receipts: Sequence[str], *, as_json: boo
         print_json([{"receipt": text, "intact": problem is None, "problem": problem} for text, problem in pairs])
     else:
         for text, problem in zip(receipts, problems, strict=True):
-            typer.echo(f"receipt {text}: the row is as it was written" if problem is None else f"broken: {problem}")
+            tell(f"receipt {text}: the row is as it was written" if problem is None else f"broken: {problem}")
     if any(problems):
         raise typer.Exit(1)
 

@@ -8,7 +8,9 @@ from datetime import timedelta
 from tidegate_kernel.errors import Misconfigured
 
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
-_TEXT = re.compile(r"(\d{1,6})([smhdw])")
+_TEXT = re.compile(r"([0-9]{1,6})([smhdw])")
+# Longer ones end beyond the year 9999, which neither Python nor anybody's calendar has.
+_LONGEST = timedelta(days=36_525)
 
 
 def duration(option: str, text: str) -> timedelta:
@@ -17,4 +19,6 @@ def duration(option: str, text: str) -> timedelta:
     told = timedelta(**{_UNITS[found[2]]: int(found[1])}) if found else timedelta(0)
     if not told:
         raise Misconfigured(f"{option} {text!r} is no duration, as in 90d, 2h or 30m")
+    if told > _LONGEST:
+        raise Misconfigured(f"{option} {text!r} is longer than 100 years; durations are as in 90d, 2h or 30m")
     return told

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from tidegate.commands.loading import load_app
-from tidegate.commands.options import AppOption, JsonOption, examples, print_json, settings_of, wait_for
+from tidegate.commands.options import AppOption, JsonOption, examples, print_json, settings_of, tell, wait_for
 from tidegate.commands.pause import plain_intent
 from tidegate.console.explaining import JobExplanation, explain_job
 from tidegate.console.explanation import Cause, Explanation
@@ -42,7 +42,7 @@ def explain_command(
     if as_json:
         print_json(_plain(answer))
     else:
-        typer.echo("\n".join(_told(answer)))
+        tell(*_told(answer))
 
 
 def _told(answer: JobExplanation) -> list[str]:

@@ -27,7 +27,7 @@ from tidegate.commands import (
     tokens,
     topics,
 )
-from tidegate.commands.options import examples
+from tidegate.commands.options import examples, say
 from tidegate.version import __version__
 from tidegate_kernel.errors import Denied, Misconfigured, TidegateError
 
@@ -123,7 +123,7 @@ def run_command_line() -> NoReturn:
 
 def _tell(*texts: str) -> None:
     for text in texts:
-        typer.echo(f"tidegate: {' '.join(text.split())}", err=True)
+        say(f"tidegate: {' '.join(text.split())}")
 
 
 def _first_line(error: BaseException) -> str:

@@ -10,7 +10,16 @@ import typer
 
 from tidegate.app import App
 from tidegate.commands.loading import load_app
-from tidegate.commands.options import AppOption, JsonOption, examples, print_json, print_table, settings_of, wait_for
+from tidegate.commands.options import (
+    AppOption,
+    JsonOption,
+    examples,
+    print_json,
+    print_table,
+    settings_of,
+    tell,
+    wait_for,
+)
 from tidegate.console.claim_ids import EventSought
 from tidegate.console.find import Found, KeySought, PlaceSought, Sought, find
 from tidegate.console.places import place_of
@@ -86,10 +95,10 @@ async def _find(app: App, settings: Settings, sought: Sought, jobs: Sequence[Job
 def _print(found: Found) -> None:
     if found.reading is not None:
         written = "" if found.written_at is None else f", written {found.written_at:%Y-%m-%d %H:%M:%S}Z"
-        typer.echo(f"record: {found.reading}{written}")
+        tell(f"record: {found.reading}{written}")
     for job in found.jobs:
         event = "" if job.event_type is None else f" [{job.event_type} {job.event_id or 'without an id'}]"
-        typer.echo(f"{job.job}: {job.fate}{event}: {job.told}")
+        tell(f"{job.job}: {job.fate}{event}: {job.told}")
     letters = [
         [job.job, each.id, f"{each.topic}:{each.partition}:{each.offset}", each.state, each.reason, each.error_class,
          each.attempts, f"{each.last_failed_at:%Y-%m-%d %H:%M:%SZ}"]
@@ -101,11 +110,11 @@ def _print(found: Found) -> None:
         print_table(columns, letters, right=["attempts"])
     for waiting in found.outbox:
         state = "set aside: Kafka refused it for good" if waiting.is_set_aside else "waits to be published"
-        typer.echo(f"outbox: {waiting.kind} for {waiting.topic!r} of {waiting.created_at:%Y-%m-%d %H:%M:%S}Z {state}")
+        tell(f"outbox: {waiting.kind} for {waiting.topic!r} of {waiting.created_at:%Y-%m-%d %H:%M:%S}Z {state}")
     for note in found.notes:
-        typer.echo(f"note: {note}")
+        tell(f"note: {note}")
     if not found.is_found:
-        typer.echo("no trace of it")
+        tell("no trace of it")
 
 
 def _plain(found: Found) -> dict[str, Any]:

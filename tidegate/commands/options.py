@@ -17,6 +17,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from tidegate.commands.readable import printable
 from tidegate_kernel.permissions import Actor, Receipt
 from tidegate_kernel.postgres import Connection, Pool
 from tidegate_kernel.settings import Settings, read_settings
@@ -114,13 +115,19 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, right:
     for column in columns:
         table.add_column(column, justify="right" if column in right else "left", overflow="fold")
     for row in rows:
-        table.add_row(*("" if cell is None else str(cell) for cell in row))
+        table.add_row(*("" if cell is None else printable(str(cell)) for cell in row))
     Console(width=None if sys.stdout.isatty() else _PIPE_COLUMNS, highlight=False).print(table)
+
+
+def tell(*lines: str) -> None:
+    """Each goes to standard output as one line, whatever is in it: reasons and errors are other people's words."""
+    for line in lines:
+        typer.echo(printable(line))
 
 
 def say(text: str) -> None:
     """A remark for the person at the terminal: standard error, so that it never mixes with output."""
-    typer.echo(text, err=True)
+    typer.echo(printable(text), err=True)
 
 
 def examples(*lines: str) -> str:

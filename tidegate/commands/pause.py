@@ -10,7 +10,7 @@ import typer
 from consumers.intents import Intent, IntentKind
 from tidegate.commands.durations import duration
 from tidegate.commands.loading import load_app
-from tidegate.commands.options import AppOption, JsonOption, actor_of, examples, print_json, settings_of, wait_for
+from tidegate.commands.options import AppOption, JsonOption, actor_of, examples, print_json, settings_of, tell, wait_for
 from tidegate.jobs.intents import Paused, Resumed, pause, resume
 from tidegate.jobs.selection import Selection, part_of, resume_command, select
 from tidegate.migrations.revisions import require_schema
@@ -59,7 +59,7 @@ def pause_jobs_command(
         print_json({"jobs": [_plain_paused(each) for each in paused]})
     else:
         for each in paused:
-            typer.echo("\n".join(_told_paused(each)))
+            tell(*_told_paused(each))
 
 
 def resume_jobs_command(
@@ -78,7 +78,7 @@ def resume_jobs_command(
         print_json({"jobs": [_plain_resumed(each) for each in resumed]})
     else:
         for each in resumed:
-            typer.echo("\n".join(_told_resumed(each)))
+            tell(*_told_resumed(each))
 
 
 async def _pause(settings: Settings, selection: Selection, reason: str, lasting: timedelta | None) -> list[Paused]:

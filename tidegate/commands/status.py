@@ -9,7 +9,16 @@ import typer
 
 from tidegate.app import App
 from tidegate.commands.loading import load_app
-from tidegate.commands.options import AppOption, JsonOption, examples, print_json, print_table, settings_of, wait_for
+from tidegate.commands.options import (
+    AppOption,
+    JsonOption,
+    examples,
+    print_json,
+    print_table,
+    settings_of,
+    tell,
+    wait_for,
+)
 from tidegate.commands.pause import plain_intent, told_standing
 from tidegate.console.lag import PartitionStatus
 from tidegate.console.status import JobStatus, ServiceStatus, Verdict, read_status
@@ -59,15 +68,17 @@ def _print(found: ServiceStatus, *, partitions: bool) -> None:
         print_table(columns, rows, right=_NUMBERS)
     for job in found.jobs:
         for intent in job.intents:
-            typer.echo(f"{job.code}: {told_standing(job.code, intent)}")
+            tell(f"{job.code}: {told_standing(job.code, intent)}")
+        if job.backlog is not None:
+            tell(f"{job.code}: rests: {job.backlog}")
         for each in job.partitions:
             if each.obstacle is not None:
-                typer.echo(f"{job.code}: {each.topic}:{each.partition} is blocked: {each.obstacle}")
+                tell(f"{job.code}: {each.topic}:{each.partition} is blocked: {each.obstacle}")
     outbox = found.outbox
     aside = f", {outbox.set_aside} set aside: Kafka refused them for good" if outbox.set_aside else ""
-    typer.echo(f"outbox: {outbox.records} waiting, the oldest for {outbox.oldest_age_seconds:.0f} s{aside}")
+    tell(f"outbox: {outbox.records} waiting, the oldest for {outbox.oldest_age_seconds:.0f} s{aside}")
     if found.upkeep_trouble is not None:
-        typer.echo(f"inbox upkeep: {found.upkeep_trouble}")
+        tell(f"inbox upkeep: {found.upkeep_trouble}")
 
 
 def _job_row(job: JobStatus) -> list[object]:
