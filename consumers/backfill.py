@@ -19,7 +19,7 @@ from consumers.host import LaneSettings
 from consumers.lane import Lane
 from consumers.meter import Meter
 from consumers.outages import Outages
-from consumers.ownership import Holdings
+from consumers.ownership import Hold, Holdings
 from consumers.pipeline import Pipeline
 from consumers.positions import Position
 from consumers.steward import Steward, Survey
@@ -146,9 +146,9 @@ class Backfill:
 
     def _raise_if_blocked(self) -> None:
         for held in self._holdings.all():
-            if held.blocked is not None:
+            if (why := held.blocked or held.holds.get(Hold.PARKING)) is not None:
                 where = f"{held.partition}@{held.position.next_offset}"
-                raise Misconfigured(f"backfill stopped at {where}: {held.blocked}")
+                raise Misconfigured(f"backfill stopped at {where}: {why}")
 
     def _raise_if_lost(self) -> None:
         if self._lost is not None:

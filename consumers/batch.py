@@ -9,6 +9,7 @@ from uuid import UUID
 
 from consumers.failure import FailureClass
 from dlq.letters import Failure
+from dlq.parking import OrderKey
 from tidegate_kernel.errors import Poison
 from tidegate_kernel.event import Fence, Record
 
@@ -36,11 +37,15 @@ class Attempts:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """The record at `offset` must not be handled now: it is of a paused tenant. `why` says by whom and until when."""
+    """The record at `offset` must not be handled now, and `why`.
+
+    It is of a paused `tenant`; or it has to be parked, and there is no room for its key, which is `full`.
+    """
 
     offset: int
-    tenant: str
     why: str
+    tenant: str | None = None
+    full: OrderKey | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,5 +78,6 @@ class Outcome:
     duplicates: int = 0
     skipped: int = 0
     stale: int = 0
+    parked: int = 0
     failures: Sequence[Failure] = ()
     stop: Stop | None = None

@@ -1,7 +1,8 @@
 """Isolating mode: find the records of a batch that fail, and let the others pass, in one transaction.
 
 Each handler runs under a savepoint, so a failing one leaves nothing behind. Handlers that take lists are halved until
-the failing record stands alone: k bad records among n cost O(k·log n) calls.
+the failing record stands alone: k bad records among n cost O(k·log n) calls. What follows a failing record under its
+key is not tried.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from consumers.dispatch import Dispatcher, HandlerFailed, Prepared
 from consumers.failure import FailureClass, classify
 from consumers.judging import Judge
 from consumers.letters import failure_of_arrival
+from consumers.order import Gate
 from dlq.letters import Failure
 from inbox.identity import ClaimKey
 from tidegate_kernel.errors import RetryLater
@@ -41,22 +43,35 @@ class Isolation:
         self.raise_if_unfinished()
         return prepared
 
-    async def run(self, connection: Connection, arrivals: Sequence[Arrival], prepared: Prepared) -> None:
-        """In the caller's transaction: each of the (not yet claimed) `arrivals` was handled or is among `failures`.
+    async def run(self, connection: Connection, arrivals: Sequence[Arrival], prepared: Prepared, gate: Gate) -> None:
+        """In the caller's transaction: each of the (not yet claimed) `arrivals` was handled, is among `failures`, or is
+        not admitted by `gate`, which closes behind each failure.
 
         Raises Transient when some must be tried again; the caller rolls everything back.
         """
-        fresh = {arrival.record.offset for arrival in arrivals}
-        # `prepare` ran before the claims told duplicates apart: what failed for one of those is nobody's dead letter.
-        self.failures = [failure for failure in self.failures if failure.record.offset in fresh]
-        given_up = {failure.record.offset for failure in self.failures}
-        remaining = [arrival for arrival in arrivals if arrival.record.offset not in given_up]
+        remaining = self._to_try(arrivals, gate)
         if self._dispatcher.takes_groups:
-            await self._halve(connection, remaining, prepared)
+            await self._halve(connection, remaining, prepared, gate)
         else:
             for arrival in remaining:
-                await self._try([arrival], connection, prepared)
+                await self._try(arrival, connection, prepared, gate)
         self.raise_if_unfinished()
+
+    def _to_try(self, arrivals: Sequence[Arrival], gate: Gate) -> list[Arrival]:
+        """`prepare` ran before the claims told duplicates apart, and what is parked: what failed for one of those is
+        nobody's dead letter."""
+        unprepared = {failure.record.offset for failure in self.failures}
+        given_up, remaining = set(), []
+        for arrival in arrivals:
+            if not gate.admits(arrival):
+                continue
+            if arrival.record.offset in unprepared:
+                given_up.add(arrival.record.offset)
+                gate.fail(arrival)
+            else:
+                remaining.append(arrival)
+        self.failures = [failure for failure in self.failures if failure.record.offset in given_up]
+        return remaining
 
     def raise_if_unfinished(self) -> None:
         """Raises the longest wait that some record asked for, if any did."""
@@ -67,15 +82,17 @@ class Isolation:
             told = f"{len(self._again)} records, the first for {type(first).__name__}"
             raise RetryLater(told, after=max(waits, default=0.0)) from first
 
-    async def _halve(self, connection: Connection, arrivals: Sequence[Arrival], prepared: Prepared) -> None:
+    async def _halve(self, connection: Connection, arrivals: Sequence[Arrival], prepared: Prepared, gate: Gate) -> None:
+        # The first half is done with: what failed there holds back what is of its keys here.
+        arrivals = gate.admitted(arrivals)
         if not arrivals or await self._passes(arrivals, connection, prepared):
             return
         if len(arrivals) == 1:
-            await self._try(arrivals, connection, prepared)
+            await self._try(arrivals[0], connection, prepared, gate)
             return
         middle = len(arrivals) // 2
-        await self._halve(connection, arrivals[:middle], prepared)
-        await self._halve(connection, arrivals[middle:], prepared)
+        await self._halve(connection, arrivals[:middle], prepared, gate)
+        await self._halve(connection, arrivals[middle:], prepared, gate)
 
     async def _passes(self, arrivals: Sequence[Arrival], connection: Connection, prepared: Prepared) -> bool:
         if len(arrivals) == 1:
@@ -89,11 +106,15 @@ class Isolation:
             return False
         return True
 
-    async def _try(self, arrivals: Sequence[Arrival], connection: Connection, prepared: Prepared) -> None:
+    async def _try(self, arrival: Arrival, connection: Connection, prepared: Prepared, gate: Gate) -> None:
+        if not gate.admits(arrival):
+            return
         try:
-            self.published += await self._under_savepoint(arrivals, connection, prepared)
+            self.published += await self._under_savepoint([arrival], connection, prepared)
         except HandlerFailed as failed:
             await self._note(failed)
+            # Also if it is tried again: what follows it may fail only because it is missing, and must not pay for that.
+            gate.fail(arrival)
 
     async def _under_savepoint(
         self, arrivals: Sequence[Arrival], connection: Connection, prepared: Prepared

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from uuid import UUID
 
 from dlq.letters import Failure, Origin, record_dead_letters
 from inbox.identity import ClaimRule
@@ -35,7 +36,6 @@ class Ledger:
             async with self.pool.acquire(timeout=10) as connection:
                 yield connection
 
-    async def keep(self, connection: Connection, failures: Sequence[Failure]) -> None:
-        """In the caller's transaction: the dead letters are kept and on their way to the DLQ topic."""
-        if failures:
-            await record_dead_letters(connection, self.origin, failures, self.clock.now())
+    async def keep(self, connection: Connection, failures: Sequence[Failure]) -> Mapping[int, UUID]:
+        """In the caller's transaction: the dead letters are kept and on their way to the DLQ topic; by offset."""
+        return await record_dead_letters(connection, self.origin, failures, self.clock.now()) if failures else {}

@@ -27,6 +27,7 @@ class Tally:
     duplicates: int = 0
     skipped: int = 0
     stale: int = 0
+    parked: int = 0
     dead_letters: int = 0
 
     def add(self, batch: Batch, outcome: Outcome) -> None:
@@ -35,6 +36,7 @@ class Tally:
         self.duplicates += outcome.duplicates
         self.skipped += outcome.skipped
         self.stale += outcome.stale
+        self.parked += outcome.parked
         self.dead_letters += len(outcome.failures)
 
 
@@ -47,6 +49,7 @@ class Meter:
         self._duplicates = metrics.duplicates.labels(job)
         self._skipped = metrics.skipped.labels(job)
         self._stale = metrics.stale.labels(job)
+        self._parked = metrics.parked.labels(job)
         self._held_back = metrics.held_back.labels(job)
         self._clock_skew = metrics.clock_skew.labels(job)
         self._seconds = metrics.batch_seconds.labels(job)
@@ -60,6 +63,7 @@ class Meter:
         self._duplicates.inc(outcome.duplicates)
         self._skipped.inc(outcome.skipped)
         self._stale.inc(outcome.stale)
+        self._parked.inc(outcome.parked)
         self._seconds.observe(seconds)
         self._observe_lag(batch)
         self._log(batch, outcome, seconds)
@@ -104,6 +108,7 @@ class Meter:
             applied=outcome.applied,
             duplicates=outcome.duplicates,
             skipped=outcome.skipped,
+            parked=outcome.parked,
             dead_letters=len(outcome.failures),
             milliseconds=round(seconds * 1000, 1),
         )

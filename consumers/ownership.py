@@ -13,6 +13,7 @@ import structlog
 
 from consumers.batch import Batch
 from consumers.positions import Position
+from dlq.parking import OrderKey
 from projections.freshness import Lag, PartitionLag, age_seconds, lag
 from tidegate_kernel import logs
 from tidegate_kernel.event import Record, TopicPartition
@@ -32,6 +33,10 @@ class Hold(StrEnum):
     """Too many dead letters of its topic."""
     OUTAGE = "outage"
     """Something that every batch of the job needs does not answer."""
+    BACKLOG = "backlog"
+    """Too many of the job's dead letters wait for their topic."""
+    PARKING = "parking"
+    """Its next event has to be parked, and there is no room."""
 
 
 @dataclass(slots=True)
@@ -39,13 +44,14 @@ class Holding:
     """An owned partition. `position` moves with each settle; `waiting` is a batch to be tried again at `due`.
 
     `trouble` made it wait, first at `waiting_since`. `holds` says why it must rest besides that; `stopped_tenant` is
-    the paused tenant whose record comes next, if that is why. `in_hand_since`: since when a batch of it is being worked
-    on, `idle` is set while none is; `limit` is what `cut_off` ends that batch by. `empty_fetches` counts fetches that
-    asked for it in vain; `stalled_since`: since when it is known to be behind and not fetched. `tail_seen`: a hidden
-    tail that the last fetch found, passed not before `tail_due`. `end_seen`: the log's end, as asked of Kafka while it
-    rested. `is_finished`: a backfill has reached the partition's end. Before offset `suspect_until` may stand what
-    ended the last owners; `group` bounds how many records are handled at once then, `is_attempting`: one is, alone.
-    These times are monotonic seconds; timestamps of records are milliseconds.
+    the paused tenant whose record comes next, `full` the key that there is no room to park for, if that is why.
+    `in_hand_since`: since when a batch of it is being worked on, `idle` is set while none is; `limit` is what `cut_off`
+    ends that batch by. `empty_fetches` counts fetches that asked for it in vain; `stalled_since`: since when it is
+    known to be behind and not fetched. `tail_seen`: a hidden tail that the last fetch found, passed not before
+    `tail_due`. `end_seen`: the log's end, as asked of Kafka while it rested. `is_finished`: a backfill has reached the
+    partition's end. Before offset `suspect_until` may stand what ended the last owners; `group` bounds how many records
+    are handled at once then, `is_attempting`: one is, alone. These times are monotonic seconds; timestamps of records
+    are milliseconds.
     """
 
     partition: TopicPartition
@@ -66,6 +72,7 @@ class Holding:
     end_seen: int | None = None
     holds: dict[Hold, str] = field(default_factory=dict)
     stopped_tenant: str | None = None
+    full: OrderKey | None = None
     is_finished: bool = False
     suspect_until: int | None = None
     group: int = 1
@@ -248,6 +255,7 @@ class Holdings:
                 is_blocked=held.blocked is not None,
                 is_stalled=held.stalled_since is not None,
                 is_paused=Hold.PAUSED in held.holds,
+                is_full=Hold.PARKING in held.holds,
             )
             for held in self._held.values()
         ]

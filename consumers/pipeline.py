@@ -1,7 +1,8 @@
 """The journey of a batch: decode, handle, settle.
 
-A ConsumerJob's batch is one transaction: fence and claim, handlers, dead letters and outbox, position. A projection's
-batch is applied first, which is harmless to repeat, and then settled by one fenced statement.
+A ConsumerJob's batch is one transaction: fence and claim, blocked keys, handlers, dead letters and parked events,
+outbox, position. A projection's batch is applied first, which is harmless to repeat, and then settled by one fenced
+statement.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import NamedTuple, Protocol
 
 import asyncpg
 
-from consumers.batch import Batch, Outcome
+from consumers.batch import Batch, Outcome, Stop
 from consumers.claims import BatchClaims, claims_of
 from consumers.decoding import Arrival, Decoded, Decoder
 from consumers.dispatch import Dispatcher, HandlerFailed, Prepared
@@ -21,6 +22,8 @@ from consumers.isolation import Isolation
 from consumers.judging import Judge
 from consumers.ledger import Ledger
 from consumers.letters import failure_of_record, failure_of_undecoded
+from consumers.order import Gate
+from consumers.parking import Parking, ParkingFull
 from consumers.positions import advance
 from consumers.projecting import Projected, project
 from consumers.tenants import first_stop
@@ -47,16 +50,16 @@ class Road(Protocol):
 class Pipeline:
     """Takes a batch of one partition to its end."""
 
-    def __init__(self, decoder: Decoder, road: Road, ledger: Ledger) -> None:
-        self._decoder, self._road, self._ledger = decoder, road, ledger
+    def __init__(self, decoder: Decoder, road: Road, ledger: Ledger, parking: Parking) -> None:
+        self._decoder, self._road, self._ledger, self._parking = decoder, road, ledger, parking
         self.paused_tenants: Mapping[str, str] = {}
         """Tenants of whom nothing may be begun, and why: by whom, until when."""
 
     async def handle(self, batch: Batch) -> Outcome:
-        """Every record of `batch` was handled, dropped as a duplicate, skipped as unlisted, or is a dead letter.
+        """Every record of `batch` was handled, parked, dropped as a duplicate or skipped, or is a dead letter.
 
-        Where one is of a paused tenant, that holds of the records before it; the outcome's `stop` tells where that is.
-        Raises StaleOwner or Transient as `Road.settle`.
+        Where one is of a paused tenant, or there is no room to park it, that holds of the records before it; the
+        outcome's `stop` tells where that is. Raises StaleOwner or Transient as `Road.settle`.
         """
         if batch.unreadable is not None:
             return await self._bury(batch, batch.unreadable)
@@ -64,12 +67,19 @@ class Pipeline:
         # Asked once a batch: while no tenant is paused, which is nearly always, no event is looked at for it.
         stop = first_stop(decoded, self.paused_tenants) if self.paused_tenants else None
         if stop is None:
-            return await self._settle(batch, decoded)
-        allowed = batch.before(stop.offset)
-        if not allowed.records:
-            return Outcome(stop=stop)
-        outcome = await self._settle(allowed, self._decoder.decode(allowed.records))
-        return replace(outcome, stop=stop)
+            try:
+                return await self._settle(batch, decoded)
+            except ParkingFull as full:
+                stop = full.stop
+        return await self._handle_before(batch, stop)
+
+    async def _handle_before(self, batch: Batch, stop: Stop) -> Outcome:
+        while (allowed := batch.before(stop.offset)).records:
+            try:
+                return replace(await self._settle(allowed, self._decoder.decode(allowed.records)), stop=stop)
+            except ParkingFull as full:
+                stop = full.stop
+        return Outcome(stop=stop)
 
     async def _settle(self, batch: Batch, decoded: Decoded) -> Outcome:
         told: dict[str, AttributeValue] = {
@@ -87,15 +97,17 @@ class Pipeline:
         """A record the client itself cannot hand over is a dead letter with its coordinates; raises as `handle`."""
         failure = failure_of_record(batch, batch.records[0], error, reason=error.reason)
         async with self._ledger.transaction() as connection:
-            await self._ledger.keep(connection, [failure])
+            letters = await self._ledger.keep(connection, [failure])
+            await self._parking.block_behind(connection, failure, letters[failure.record.offset])
             await advance(connection, batch.fence, next_offset=batch.next_offset)
         return Outcome(failures=[failure])
 
 
 class _Handled(NamedTuple):
-    """What the handlers made of a batch's new events."""
+    """What the handlers made of a batch's new events; those that `gate` does not admit have to wait."""
 
     fresh: Sequence[Arrival]
+    gate: Gate
     published: Sequence[Outgoing]
     failed: Sequence[Failure]
 
@@ -103,8 +115,10 @@ class _Handled(NamedTuple):
 class CommandRoad:
     """One transaction for everything: the claim and the handler's own statements commit together or not at all."""
 
-    def __init__(self, ledger: Ledger, dispatcher: Dispatcher, judge: Judge, *, silence_limit: timedelta) -> None:
-        self._ledger, self._dispatcher, self._judge = ledger, dispatcher, judge
+    def __init__(
+        self, ledger: Ledger, parking: Parking, dispatcher: Dispatcher, judge: Judge, *, silence_limit: timedelta
+    ) -> None:
+        self._ledger, self._parking, self._dispatcher, self._judge = ledger, parking, dispatcher, judge
         self._silence_limit = silence_limit
 
     async def settle(self, batch: Batch, decoded: Decoded) -> Outcome:
@@ -128,34 +142,49 @@ class CommandRoad:
     async def _all_at_once(self, batch: Batch, decoded: Decoded, claims: BatchClaims) -> Outcome:
         prepared = await self._prepare(claims.firsts)
         async with self._ledger.transaction() as connection:
-            seen = await claim(connection, batch.fence, claims.keys, silence_limit=self._silence_limit)
-            fresh = claims.fresh(seen)
-            published = await self._dispatcher.dispatch(fresh, connection, prepared) if fresh else ()
-            return await self._settle(connection, batch, decoded, claims, _Handled(fresh, published, ()))
+            fresh, gate = await self._claim(connection, batch, decoded, claims)
+            admitted = gate.admitted(fresh)
+            published = await self._dispatcher.dispatch(admitted, connection, prepared) if admitted else ()
+            return await self._settle(connection, batch, decoded, claims, _Handled(fresh, gate, published, ()))
 
     async def _one_by_one(self, batch: Batch, decoded: Decoded, claims: BatchClaims) -> Outcome:
         isolation = Isolation(batch, claims.by_offset(), self._dispatcher, self._judge)
         prepared = await isolation.prepare(claims.firsts)
         async with self._ledger.transaction() as connection:
-            seen = await claim(connection, batch.fence, claims.keys, silence_limit=self._silence_limit)
-            fresh = claims.fresh(seen)
-            await isolation.run(connection, fresh, prepared)
-            handled = _Handled(fresh, isolation.published, isolation.failures)
+            fresh, gate = await self._claim(connection, batch, decoded, claims)
+            await isolation.run(connection, fresh, prepared, gate)
+            handled = _Handled(fresh, gate, isolation.published, isolation.failures)
             return await self._settle(connection, batch, decoded, claims, handled)
+
+    async def _claim(
+        self, connection: Connection, batch: Batch, decoded: Decoded, claims: BatchClaims
+    ) -> tuple[Sequence[Arrival], Gate]:
+        duplicates, is_any_blocked = await claim(
+            connection,
+            batch.fence,
+            claims.keys,
+            silence_limit=self._silence_limit,
+            asks_for_blocked=self._parking.parks,
+        )
+        fresh = claims.fresh(duplicates)
+        # A statement of its own, if any: with the claim's snapshot a key would pass its own fresh dead letter.
+        return fresh, await self._parking.gate(connection, batch, decoded, fresh, is_any_blocked=is_any_blocked)
 
     async def _settle(
         self, connection: Connection, batch: Batch, decoded: Decoded, claims: BatchClaims, handled: _Handled
     ) -> Outcome:
-        fresh, published, failed = handled
+        fresh, gate, published, failed = handled
         failures = [*failed, *(failure_of_undecoded(batch, undecoded) for undecoded in decoded.failures)]
-        await self._ledger.keep(connection, failures)
+        letters = await self._ledger.keep(connection, failures)
+        parked = await self._parking.keep(connection, batch, gate, claims=claims, fresh=fresh, letters=letters)
         if published:
             await enqueue(connection, published)
         await advance(connection, batch.fence, next_offset=batch.next_offset)
         return Outcome(
-            applied=len(fresh) - len(failed),
+            applied=len(fresh) - len(failed) - parked,
             duplicates=len(claims.keys) - len(fresh) + claims.repeats,
             skipped=decoded.unlisted + len(decoded.tombstones),
+            parked=parked,
             failures=failures,
         )
 

@@ -33,6 +33,8 @@ class State(StrEnum):
     PAUSED = "paused"
     FLOOD = "flood"
     OUTAGE = "outage"
+    BACKLOG = "backlog"
+    PARKING = "parking"
     BLOCKED = "blocked"
     RELEASED = "released"
 
@@ -41,8 +43,10 @@ class State(StrEnum):
 _OF_HOLDS = (
     (Hold.BLOCKED, State.BLOCKED),
     (Hold.FLOOD, State.FLOOD),
+    (Hold.PARKING, State.PARKING),
     (Hold.PAUSED, State.PAUSED),
     (Hold.OUTAGE, State.OUTAGE),
+    (Hold.BACKLOG, State.BACKLOG),
 )
 
 

@@ -90,13 +90,19 @@ class Settling:
             self._host.note_trouble(error)  # the batch is settled all the same
 
     def _stop(self, held: Holding, stop: Stop) -> None:
-        """The partition rests, with the record of a paused tenant as its next."""
+        """The partition rests, with the record that must not be handled now as its next."""
         if not self._holdings.is_current(held):
             return
-        held.stopped_tenant = stop.tenant
-        held.hold(Hold.PAUSED, stop.why, self._source)
+        topic, partition = held.partition
+        if stop.full is not None:
+            held.full = stop.full
+            held.hold(Hold.PARKING, stop.why, self._source)
+            _log.error(logs.PARKING_FULL, topic=topic, partition=partition, why=stop.why)
+        else:
+            held.stopped_tenant = stop.tenant
+            held.hold(Hold.PAUSED, stop.why, self._source)
+            _log.info(logs.PARTITION_PAUSED, topic=topic, partition=partition, why=stop.why)
         held.seek(self._source)
-        _log.info(logs.PARTITION_PAUSED, topic=held.partition.topic, partition=held.partition.partition, why=stop.why)
 
     def _hold_back(self, held: Holding, batch: Batch, error: Transient) -> None:
         """The batch waits outside any transaction; its partition is paused, the lane goes on with others."""

@@ -15,7 +15,7 @@ def first_stop(decoded: Decoded, paused: Mapping[str, str]) -> Stop | None:
     the job skips.
     """
     offset, tenant = min(_firsts(decoded, paused), default=(None, ""))
-    return None if offset is None else Stop(offset, tenant, paused[tenant])
+    return None if offset is None else Stop(offset, paused[tenant], tenant=tenant)
 
 
 def _firsts(decoded: Decoded, paused: Mapping[str, str]) -> Iterator[tuple[int, str]]:

@@ -7,7 +7,7 @@ Postgres does not answer, the partitions go on as they were last told.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Protocol
 
@@ -18,6 +18,7 @@ from consumers.ownership import Hold, Holding, Holdings
 from consumers.pipeline import Pipeline
 from consumers.presence import AtWork, Presence, State, Told, told_of
 from consumers.resting import watch_ends
+from dlq.parking import OrderKey
 from tidegate_kernel import logs
 from tidegate_kernel.clock import Clock
 from tidegate_kernel.errors import Transient
@@ -31,6 +32,9 @@ _LOOK_EVERY_SECONDS = 1.0
 _HEARTBEAT_SECONDS = 10.0
 # A look that takes longer must not keep a pause from ending at its time.
 _PATIENCE_SECONDS = 3.0
+
+HasRoom = Callable[[OrderKey], Awaitable[bool]]
+"""Whether an event of a key could be parked now. Raises Transient."""
 
 
 class Watched(Protocol):
@@ -54,10 +58,17 @@ class Watch:
     """The eyes and the voice of one job in this process."""
 
     def __init__(
-        self, intents: Intents, presence: Presence, pipeline: Pipeline, clock: Clock, *, at_work: AtWork
+        self,
+        intents: Intents,
+        presence: Presence,
+        pipeline: Pipeline,
+        clock: Clock,
+        *,
+        at_work: AtWork,
+        has_room: HasRoom,
     ) -> None:
         self._intents, self._presence, self._pipeline, self._clock = intents, presence, pipeline, clock
-        self._at_work = at_work
+        self._at_work, self._has_room = at_work, has_room
         self._last_told: dict[TopicPartition, Told] = {}
         self._heard_at = -_HEARTBEAT_SECONDS
 
@@ -102,7 +113,28 @@ class Watch:
             self._pipeline.paused_tenants = self._intents.tenants()
             for held in loop.holdings.all():
                 self.obey(held, source)
+        await self._look_for_room(loop, source)
         await self._tell(self._what_is_true(loop, source), self._clock.monotonic())
+
+    async def _look_for_room(self, loop: Watched, source: RecordSource) -> None:
+        """What rests because nothing more can be parked goes on when something can."""
+        for held in loop.holdings.all():
+            if held.full is None:
+                continue
+            try:
+                async with asyncio.timeout(_PATIENCE_SECONDS):
+                    has_room = await self._has_room(held.full)
+            except (Transient, TimeoutError):
+                return
+            if has_room:
+                held.full = None
+                held.release(Hold.PARKING, source)
+                _log.info(
+                    logs.PARTITION_RESUMED,
+                    topic=held.partition.topic,
+                    partition=held.partition.partition,
+                    why=Hold.PARKING,
+                )
 
     async def _is_up_to_date(self, loop: Watched) -> bool:
         """Whether what is known may be obeyed. Positions are looked at after the intents: who moves one by hand does so

@@ -6,7 +6,7 @@ was neither handled nor kept.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from typing import Any, NamedTuple
@@ -76,15 +76,17 @@ def letter_id(origin: Origin, topic_id: UUID, record: Record) -> UUID:
 
 async def record_dead_letters(
     connection: Connection, origin: Origin, failures: Sequence[Failure], now: datetime
-) -> None:
+) -> Mapping[int, UUID]:
     """The letters' rows and their outbox records are written, in the caller's transaction; two round trips in all.
+
+    Returns the letters by the offsets of their records, which are of one partition.
 
     A letter that exists (same job and coordinates) gains an occurrence and its newest error, and a resolved one is
     dead again; its record is published again under the same id. Raises Transient if Postgres or the road to it failed;
     nothing in a record or an error can make it fail.
     """
     if not failures:
-        return
+        return {}
     letters = _letters(origin, failures)
     with translated_errors(f"dead letters of job {origin.job_code!r}"):
         rows = await connection.fetch(_QUERIES["record_letters"], *_arguments(origin, letters, now))
@@ -92,6 +94,7 @@ async def record_dead_letters(
     await enqueue(
         connection, [_outgoing(origin, letter, kept[letter.id], now) for letter in letters], kind="dead_letter"
     )
+    return {letter.failure.record.offset: kept[letter.id].id for letter in letters}
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +177,7 @@ def _columns(letter: _Letter) -> tuple[Any, ...]:
         failure.topic_id,
         record.partition,
         record.offset,
-        _instant(record.timestamp),
+        recorded_at(record),
         record.key,
         record.value,
         _optional_text(failure.event_id),
@@ -205,8 +208,8 @@ def _optional_text(text: str | None) -> str | None:
     return None if text is None else text_for_postgres(text)
 
 
-def _instant(milliseconds: int) -> datetime | None:
+def recorded_at(record: Record) -> datetime | None:
     """The record's time; None for -1 and for times that no calendar holds."""
-    if not 0 <= milliseconds <= _LAST_MS:
+    if not 0 <= record.timestamp <= _LAST_MS:
         return None
-    return datetime.fromtimestamp(milliseconds / 1000, UTC)
+    return datetime.fromtimestamp(record.timestamp / 1000, UTC)

@@ -1,8 +1,9 @@
 -- name: claim_events
 -- Locks the caller's own position and takes every id that is new to the job, as one statement of its transaction.
 -- $1 job, $2 run, $3 topic, $4 partition, $5 epoch, $6 expected next offset, $7 buckets, $8 ids (distinct pairs),
--- $9 milliseconds after which Postgres ends this transaction should its owner fall silent.
--- Returns whether the fence held, and the 1-based places of the ids that had been claimed before.
+-- $9 milliseconds after which Postgres ends this transaction should its owner fall silent, $10 whether to look for
+-- blocked keys. Returns whether the fence held, the 1-based places of the ids that had been claimed before, and whether any
+-- key of the job is blocked: asked last, and by a snapshot of its own, when every id is taken.
 WITH fence AS MATERIALIZED (
     SELECT set_config('idle_in_transaction_session_timeout', $9::text, true)
     FROM tidegate.position
@@ -27,7 +28,8 @@ SELECT
             WHERE NOT EXISTS (SELECT FROM taken AS t WHERE t.bucket = k.bucket AND t.id = k.id)
             ORDER BY k.place
         )
-    END AS duplicates;
+    END AS duplicates,
+    CASE WHEN $10 THEN tidegate.has_blocked_key($1::smallint, (SELECT count(*) FROM taken)) ELSE false END AS is_blocked;
 
 -- name: claim_and_settle
 -- Moves the caller's own position and takes every id that is new to the job, in one statement: effects are out already.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
+from typing import NamedTuple
 
 import asyncpg
 
@@ -16,19 +17,33 @@ from tidegate_kernel.queries import load_queries
 _QUERIES = load_queries(__package__)
 
 
+class Claimed(NamedTuple):
+    """`duplicates`: indexes of keys that had been claimed before. `is_any_blocked`: some order key of the job is."""
+
+    duplicates: frozenset[int]
+    is_any_blocked: bool
+
+
 async def claim(
-    connection: Connection, fence: Fence, keys: Sequence[ClaimKey], *, silence_limit: timedelta
-) -> frozenset[int]:
+    connection: Connection,
+    fence: Fence,
+    keys: Sequence[ClaimKey],
+    *,
+    silence_limit: timedelta,
+    asks_for_blocked: bool = False,
+) -> Claimed:
     """In the caller's transaction: its position is locked and `keys` (distinct) are claimed.
 
-    Returns the indexes of keys that had been claimed before. A key that another open transaction claims is waited for:
-    it becomes a duplicate if that commits, ours if it rolls back. Postgres ends the transaction when its owner stays
-    silent for `silence_limit`. Raises StaleOwner if the fence does not hold.
+    A key that another open transaction claims is waited for: it becomes a duplicate if that commits, ours if it rolls
+    back. With `asks_for_blocked` it is also told whether any order key of the job is blocked, as of when all were
+    claimed. Postgres ends the transaction when its owner stays silent for `silence_limit`. Raises StaleOwner if the
+    fence does not hold.
     """
     buckets, ids = _columns(keys)
     limit = str(int(silence_limit.total_seconds() * 1000))
-    row = await connection.fetchrow(_QUERIES["claim_events"], *fence, buckets, ids, limit)
-    return _duplicates(fence, row)
+    row = await connection.fetchrow(_QUERIES["claim_events"], *fence, buckets, ids, limit, asks_for_blocked)
+    duplicates = _duplicates(fence, row)
+    return Claimed(duplicates, row is not None and row["is_blocked"])
 
 
 async def claim_and_settle(
@@ -36,7 +51,8 @@ async def claim_and_settle(
 ) -> frozenset[int]:
     """The position stands at `next_offset` and `keys` (distinct) are claimed, both or neither.
 
-    For work whose effects are already out and harmless to repeat. Returns and raises as `claim`.
+    For work whose effects are already out and harmless to repeat. Returns the indexes of keys that had been claimed
+    before; raises as `claim`.
     """
     buckets, ids = _columns(keys)
     row = await connection.fetchrow(_QUERIES["claim_and_settle"], *fence, buckets, ids, next_offset)

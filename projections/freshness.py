@@ -17,7 +17,8 @@ class PartitionLag(NamedTuple):
     """The lag of one partition; None while the end of the log is not known yet.
 
     `last_event_age` (seconds) grows while nothing is produced; that alone is no lag. A blocked partition waits for a
-    person, a stalled one is behind and not fetched, a paused one rests because an operator wants it so.
+    person, a stalled one is behind and not fetched, a paused one rests because an operator wants it so, a full one
+    because its next event has to be parked and there is no room.
     """
 
     topic: str
@@ -27,6 +28,7 @@ class PartitionLag(NamedTuple):
     is_blocked: bool = False
     is_stalled: bool = False
     is_paused: bool = False
+    is_full: bool = False
 
 
 def lag(

@@ -7,6 +7,7 @@ from consumers.envelopes import CloudEvents, DebeziumOutbox, PlainJson
 from consumers.failure import RetryPolicy
 from consumers.flood import FloodLimit
 from consumers.formats import Json
+from consumers.parking import ParkingLimit
 from consumers.routes import Route, on
 from consumers.topics import ScopeFields, Tombstone, Topic
 from projections.clickhouse import ClickHouse
@@ -34,6 +35,7 @@ __all__ = [
     "FloodLimit",
     "Handler",
     "Json",
+    "ParkingLimit",
     "PlainJson",
     "ProjectionJob",
     "Rejected",

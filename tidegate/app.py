@@ -100,6 +100,7 @@ class App:
                 f"job {job.code!r}: handler_timeout ({job.handler_timeout}) must be positive and below silence_limit "
                 f"({job.silence_limit}), at which Postgres ends the transaction"
             )
+        _check_order(job)
         unknown = sorted(set(job.needs) - {dependency.name for dependency in self.dependencies})
         if unknown:
             raise Misconfigured(f"job {job.code!r}: needs {unknown} but App.dependencies does not name them")
@@ -112,7 +113,22 @@ class App:
                     )
 
 
+def _check_order(job: ConsumerJob) -> None:
+    if job.order not in ("park", "skip"):
+        raise Misconfigured(
+            f"job {job.code!r}: order must be 'park' or 'skip', not {job.order!r}; a handler cannot tell which of two "
+            "events is the newer one, as a projection's versions do"
+        )
+    if job.order == "skip" and job.order_key is not None:
+        raise Misconfigured(f"job {job.code!r}: order_key has no meaning with order='skip'; leave one of them out")
+
+
 def _check_projection(job: ProjectionJob) -> None:
+    if job.order != "latest-wins":
+        raise Misconfigured(
+            f"job {job.code!r}: order must be 'latest-wins', not {job.order!r}: a projection's writes are versioned, "
+            "and out before anything could be parked"
+        )
     if job.freshness_sla.total_seconds() <= 0:
         raise Misconfigured(f"job {job.code!r}: freshness_sla must be positive")
     for topic in job.topics:

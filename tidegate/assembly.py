@@ -18,7 +18,9 @@ from consumers.judging import Judge
 from consumers.ledger import Ledger
 from consumers.loop import ConsumerLoop, Join
 from consumers.meter import Meter
+from consumers.order import Order
 from consumers.outages import POSTGRES, Outages, Probe
+from consumers.parking import Parking, ParkingLimit
 from consumers.pipeline import CommandRoad, Pipeline, ProjectionRoad, Road
 from consumers.positions import Positions
 from consumers.presence import Presence
@@ -87,7 +89,8 @@ async def assemble(app: App, job: Job, resources: Resources, *, sink: Sink | Non
         resources.metrics.freshness_sla.labels(job.code).set(job.freshness_sla.total_seconds())
     outages = _outages(job, resources, _probes(app, job, resources.settings, sink))
     decoder = Decoder({topic.name: topic for topic in job.topics}, job.events, job.unlisted)
-    pipeline = Pipeline(decoder, _road(job, ledger, mediator or sink, outages), ledger)
+    parking = _parking(job, ledger)
+    pipeline = Pipeline(decoder, _road(job, ledger, parking, mediator or sink, outages), ledger, parking)
     return JobParts(
         job=job,
         id=number,
@@ -98,7 +101,7 @@ async def assemble(app: App, job: Job, resources: Resources, *, sink: Sink | Non
         outages=outages,
         solitude=resources.solitude,
         floods=_floods(job, resources, number),
-        watch=partial(_watch, resources, number, pipeline, mediator),
+        watch=partial(_watch, resources, number, pipeline, mediator, parking),
         last_progress=lambda: mediator.last_progress if mediator is not None else 0.0,
     )
 
@@ -157,19 +160,31 @@ def _floods(job: Job, resources: Resources, number: JobId) -> Floods:
     return Floods(job.code, resources.pool, number, limits=limits, metrics=resources.metrics)
 
 
-def _watch(resources: Resources, number: JobId, pipeline: Pipeline, mediator: Mediator | None) -> Watch:
+def _parking(job: Job, ledger: Ledger) -> Parking:
+    """Projections park nothing: the newest version of a document stays, whatever came before it."""
+    if isinstance(job, ConsumerJob):
+        order = Order(job.order_key) if job.order == "park" else None
+        return Parking(ledger.pool, ledger.origin, order, job.parking)
+    return Parking(ledger.pool, ledger.origin, None, ParkingLimit())
+
+
+def _watch(
+    resources: Resources, number: JobId, pipeline: Pipeline, mediator: Mediator | None, parking: Parking
+) -> Watch:
     return Watch(
         Intents(resources.pool, resources.clock, job=number),
         Presence(resources.pool, job=number, owner=resources.owner),
         pipeline,
         resources.clock,
         at_work=lambda partition: mediator.at_work(partition) if mediator is not None else None,
+        has_room=parking.has_room,
     )
 
 
-def _road(job: Job, ledger: Ledger, target: Mediator | Sink | None, outages: Outages) -> Road:
+def _road(job: Job, ledger: Ledger, parking: Parking, target: Mediator | Sink | None, outages: Outages) -> Road:
     if isinstance(job, ConsumerJob) and isinstance(target, Mediator):
-        return CommandRoad(ledger, target, Judge(job.retry, outages.all_answer), silence_limit=job.silence_limit)
+        judge = Judge(job.retry, outages.all_answer)
+        return CommandRoad(ledger, parking, target, judge, silence_limit=job.silence_limit)
     if target is None or isinstance(target, Mediator):
         raise ValueError(f"job {job.code!r} is a projection and needs its sink")
     return ProjectionRoad(ledger, target)

@@ -31,6 +31,7 @@ class LagSample(NamedTuple):
     is_blocked: bool
     is_stalled: bool = False
     is_paused: bool = False
+    is_full: bool = False
 
 
 class Metrics:
@@ -45,9 +46,16 @@ class Metrics:
             "events_skipped", "Events of types no route takes, under unlisted='skip'.", ["job"]
         )
         self.stale = self._counter("writes_stale", "Writes older than what the sink holds.", ["job"])
+        self.parked = self._counter("events_parked", "Events parked behind a dead letter of their key.", ["job"])
         self.dead_letters = self._counter("dead_letters", "Records that became dead letters.", ["job", "reason"])
         self.held_back = self._counter("batches_held_back", "Batches rolled back to be tried again.", ["job"])
         self.flood_stops = self._counter("flood_stops", "Topics stopped for a flood of dead letters.", ["job"])
+        self.backlog_full = Gauge(
+            "tidegate_letter_backlog_full",
+            "1 while the job rests because too many of its dead letters wait for their topic, else 0.",
+            ["job"],
+            registry=self.registry,
+        )
         self.breaker_open = Gauge(
             "tidegate_breaker_open",
             "1 while something that the job needs does not answer its probe, else 0.",
@@ -148,6 +156,7 @@ class LagCollector(Collector):
         blocked = self._family("partition_blocked", "1 while the partition waits for a person, else 0.")
         stalled = self._family("partition_stalled", "1 while the partition is behind and not fetched, else 0.")
         paused = self._family("partition_paused", "1 while an operator makes the partition rest, else 0.")
+        full = self._family("partition_parking_full", "1 while its next event must be parked without room, else 0.")
         for samples in list(self._sources.values()):
             for sample in samples():
                 labels = [sample.job, sample.topic, str(sample.partition)]
@@ -158,10 +167,11 @@ class LagCollector(Collector):
                     (blocked, int(sample.is_blocked)),
                     (stalled, int(sample.is_stalled)),
                     (paused, int(sample.is_paused)),
+                    (full, int(sample.is_full)),
                 ):
                     if value is not None:
                         family.add_metric(labels, value)
-        yield from (records, seconds, ages, blocked, stalled, paused)
+        yield from (records, seconds, ages, blocked, stalled, paused, full)
 
     def _family(self, name: str, meaning: str) -> GaugeMetricFamily:
         return GaugeMetricFamily(f"tidegate_{name}", meaning, labels=["job", "topic", "partition"])

@@ -21,6 +21,8 @@ WORKERS_OWN = {
     ("consumers/positions.py", "write_positions"): "the first position of a partition",
     ("consumers/presence.py", "Presence.tell"): "an owner says how it is",
     ("dlq/letters.py", "record_dead_letters"): "the settle",
+    ("dlq/parking.py", "park"): "the settle",
+    ("dlq/parking.py", "take_out"): "part of a transaction in which somebody may decide about a letter",
     ("inbox/days.py", "attach_days"): "upkeep",
     ("inbox/days.py", "drop_day"): "upkeep",
     ("inbox/days.py", "empty_day"): "upkeep",

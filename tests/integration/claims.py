@@ -34,7 +34,7 @@ def key(bucket: date) -> ClaimKey:
 async def take(pool: Pool, fence: Fence, keys: Sequence[ClaimKey], *, on: date | None = None) -> frozenset[int]:
     """Claims `keys`, as if it were the day `on`; returns the indexes of those that had been claimed before."""
     async with pool.acquire() as connection, connection.transaction():
-        seen = await claim(connection, fence, keys, silence_limit=SILENCE_LIMIT)
+        seen, _ = await claim(connection, fence, keys, silence_limit=SILENCE_LIMIT)
         if on is not None:
             ids = [each.id for each in keys]
             await connection.execute("UPDATE tidegate.inbox SET claimed_on = $1 WHERE id = ANY ($2)", on, ids)

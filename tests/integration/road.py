@@ -14,6 +14,7 @@ from tidegate_kernel.postgres import Pool
 
 TOPIC_ID = UUID(int=7)
 PARTITION = TopicPartition("orders", 0)
+OWN_KEY = b"a key of its own"
 
 
 @dataclass(frozen=True)
@@ -29,11 +30,19 @@ class SentRecord:
     timestamp: int = 1_700_000_000_000
 
 
-def record(offset: int, value: bytes | None = b'{"n":1}', *, id: str | None = None, type: str = "noted") -> SentRecord:
-    """A binary CloudEvent; the id says the offset unless given."""
+def record(
+    offset: int,
+    value: bytes | None = b'{"n":1}',
+    *,
+    id: str | None = None,
+    type: str = "noted",
+    key: bytes | None = OWN_KEY,
+) -> SentRecord:
+    """A binary CloudEvent; id and key say the offset unless given, so that no record waits behind another's failure."""
     identity = f"e{offset}" if id is None else id
     told = {"ce_specversion": "1.0", "ce_id": identity, "ce_source": "tests", "ce_type": type}
-    return SentRecord(offset, value, [(name, text.encode()) for name, text in told.items()])
+    headers = [(name, text.encode()) for name, text in told.items()]
+    return SentRecord(offset, value, headers, b"k%d" % offset if key is OWN_KEY else key)
 
 
 class Road:

@@ -70,7 +70,7 @@ def _claims(count: int) -> tuple[list[date], list[UUID]]:
 
 
 PLANNED: dict[str, tuple[str, tuple[Any, ...]]] = {
-    "claim_events": ("inbox", (1, 0, "orders", 5, 1, 0, *_claims(500), "60000")),
+    "claim_events": ("inbox", (1, 0, "orders", 5, 1, 0, *_claims(500), "60000", True)),
     "claim_and_settle": ("inbox", (1, 0, "orders", 5, 1, 0, *_claims(500), 500)),
     "take_over": ("consumers", (1, 0, "orders", 5, "me", 3)),
     "advance": ("consumers", (1, 0, "orders", 5, 1, 0, 500)),
@@ -108,7 +108,7 @@ async def test_claiming_again_returns_the_places_of_what_was_known(busy: Connect
     known = [row["id"] for row in await busy.fetch("SELECT id FROM tidegate.inbox LIMIT 2")]
     ids = [uuid4(), known[0], uuid4(), known[1]]
 
-    row = await busy.fetchrow(text, 1, 0, "orders", 5, 1, 0, [DAY] * 4, ids, "60000")
+    row = await busy.fetchrow(text, 1, 0, "orders", 5, 1, 0, [DAY] * 4, ids, "60000", True)
 
     assert row is not None
     assert (row["fenced"], row["duplicates"]) == (True, [2, 4])

@@ -210,7 +210,7 @@ async def test_dead_letters_tell_job_reason_and_record(t: testing.Driver) -> Non
 async def test_a_handler_that_keeps_failing_costs_only_its_event(t: testing.Driver) -> None:
     """The retries are the job's own, run for real."""
     await t.send("shop.orders", OrderPlaced(order_id="o1", customer_id="c1", cents=13), key="o1")
-    await t.send("shop.orders", OrderPlaced(order_id="o2", customer_id="c1", cents=10), key="o1")
+    await t.send("shop.orders", OrderPlaced(order_id="o2", customer_id="c1", cents=10), key="o2")
 
     assert [(letter.reason, letter.attempts) for letter in t.dead_letters] == [(Reason.HANDLER_FAILED, 3)]
     assert await ledger(t) == {"c1": (10, 1)}

@@ -43,6 +43,18 @@ _LETTERS = """
 SELECT topic, partition, "offset", event_id, reason, key, value, header_names, header_values, occurrences, state
 FROM tidegate.dead_letter WHERE job = $1
 """
+_PARKED = """
+SELECT topic, partition, "offset", key, value, header_names, header_values FROM tidegate.parked WHERE job = $1
+"""
+_ODD_KEYS = """
+SELECT b.topic, b.key, b.parked, count(p.id) AS events, count(DISTINCT l.letter) AS letters
+FROM tidegate.blocked_key AS b
+LEFT JOIN tidegate.parked AS p ON (p.job, p.topic, p.order_key) = (b.job, b.topic, b.key)
+LEFT JOIN tidegate.blocking_letter AS l ON (l.job, l.topic, l.key) = (b.job, b.topic, b.key)
+WHERE b.job = $1
+GROUP BY b.job, b.topic, b.key
+HAVING count(DISTINCT l.letter) = 0 OR count(DISTINCT p.id) <> b.parked
+"""
 _CLAIMS = "SELECT count(*) FROM tidegate.inbox WHERE job = $1"
 _PUBLISHED = "SELECT topic, convert_from(key, 'UTF8') AS key FROM tidegate.outbox WHERE topic = ANY ($1::text[])"
 _MOVES = "SELECT run, topic, partition, owner, epoch, next_offset FROM moved WHERE job = $1 ORDER BY n"
@@ -53,11 +65,15 @@ class Effect(NamedTuple):
     place: Place
 
 
+Content = tuple[bytes | None, bytes | None, Sequence[tuple[str, bytes | None]]]
+"""Key, value, headers."""
+
+
 class Letter(NamedTuple):
     place: Place
     event: str | None
     reason: Reason
-    content: tuple[bytes | None, bytes | None, Sequence[tuple[str, bytes | None]]]
+    content: Content
     occurrences: int
 
 
@@ -71,10 +87,13 @@ class Move(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Effects and moves in the order of their happening."""
+    """Effects and moves in the order of their happening. `odd_keys` are blocked keys that nothing blocks, or that count
+    what waits behind them wrongly."""
 
     effects: Sequence[Effect]
     letters: Sequence[Letter]
+    parked: Mapping[Place, Content]
+    odd_keys: Sequence[asyncpg.Record]
     claims: int
     published: Sequence[str]
     letters_published: int
@@ -92,6 +111,8 @@ async def gather_evidence(world: World) -> Evidence:
     return Evidence(
         effects=[_effect(row) for row in await fetch(_EFFECTS, world.service)],
         letters=[_letter(row) for row in await fetch(_LETTERS, job)],
+        parked={_place(row): _content(row) for row in await fetch(_PARKED, job)},
+        odd_keys=await fetch(_ODD_KEYS, job),
         claims=(await fetch(_CLAIMS, job))[0]["count"],
         published=[row["key"] for row in published if row["topic"] == out],
         letters_published=sum(row["topic"] == dlq for row in published),
@@ -106,14 +127,16 @@ def _effect(row: asyncpg.Record) -> Effect:
 
 
 def _letter(row: asyncpg.Record) -> Letter:
+    return Letter(_place(row), row["event_id"], Reason(row["reason"]), _content(row), row["occurrences"])
+
+
+def _place(row: asyncpg.Record) -> Place:
+    return row["topic"], row["partition"], row["offset"]
+
+
+def _content(row: asyncpg.Record) -> Content:
     names = [name.decode() for name in row["header_names"]]
-    return Letter(
-        (row["topic"], row["partition"], row["offset"]),
-        row["event_id"],
-        Reason(row["reason"]),
-        (row["key"], row["value"], list(zip(names, row["header_values"], strict=True))),
-        row["occurrences"],
-    )
+    return row["key"], row["value"], list(zip(names, row["header_values"], strict=True))
 
 
 def _move(row: asyncpg.Record) -> Move:

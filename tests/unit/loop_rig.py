@@ -23,6 +23,7 @@ from consumers.positions import Position, Positions
 from consumers.presence import Presence, State, Told
 from consumers.steward import Steward
 from consumers.watch import Watch
+from dlq.parking import OrderKey
 from tidegate.testing.memory import MemoryBroker
 from tidegate_kernel.clock import SystemClock
 from tidegate_kernel.errors import StaleOwner
@@ -138,6 +139,10 @@ class Rig:
         self.probes: dict[str, Probe] = {}
         self.wishes, self.voice = Wishes(), Voice()
         self.connections = Connections()
+        self.room = True
+
+    async def has_room(self, _: OrderKey) -> bool:
+        return self.room
 
     def loop(
         self, *, lanes: int = 1, retry: RetryPolicy = SOON, drain_seconds: float = 5, metrics: Metrics | None = None
@@ -155,7 +160,7 @@ class Rig:
             outages=outages,
             solitude=Solitude(),
             floods=Quiet(),
-            watch=Watch(self.wishes, self.voice, self.work, clock, at_work=lambda _: None),
+            watch=Watch(self.wishes, self.voice, self.work, clock, at_work=lambda _: None, has_room=self.has_room),
         )
 
     def fill(self, partition: TopicPartition, count: int) -> None:

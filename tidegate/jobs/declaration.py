@@ -9,6 +9,8 @@ from typing import Any, Literal, TypeAlias
 
 from consumers.failure import RetryPolicy
 from consumers.flood import FloodLimit
+from consumers.order import OrderKeyOf
+from consumers.parking import ParkingLimit
 from consumers.routes import Route, Unlisted
 from consumers.topics import Topic
 from inbox.identity import ClaimRule
@@ -88,11 +90,17 @@ class ConsumerJob(_TopicJob):
     """Applies events once: each becomes a command whose handler commits together with the event's claim.
 
     `unlisted` says what happens to types no `on` takes: "skip" (counted) or "dead_letter". `_TopicJob` explains the
-    other fields that all jobs have. `handler_timeout` cuts a handler off; it must stay below `silence_limit`, after
+    other fields that all jobs have. `order` says what becomes of later events of a key whose event has become a dead
+    letter: "park" keeps them behind it, unhandled, until somebody has dealt with it; "skip" lets them pass. The key is
+    the record's, unless `order_key` (pure) reads another from the event; events without one have no order. `parking`
+    bounds how many wait. `handler_timeout` cuts a handler off; it must stay below `silence_limit`, after
     which Postgres ends the transaction. `needs` names dependencies of the App.
     """
 
     events: Sequence[Route[Any]]
+    order: Literal["park", "skip"] = "park"
+    order_key: OrderKeyOf | None = None
+    parking: ParkingLimit = field(default_factory=ParkingLimit)
     handler_timeout: timedelta = timedelta(seconds=30)
     silence_limit: timedelta = timedelta(seconds=60)
     needs: Sequence[str] = ()
@@ -102,10 +110,12 @@ class ConsumerJob(_TopicJob):
 class ProjectionJob(_TopicJob):
     """Keeps a read model: each event becomes writes that carry their version, so repeats and late ones are harmless.
 
-    `_TopicJob` explains the fields that all jobs have. `freshness_sla`: how far readers may be behind.
+    `_TopicJob` explains the fields that all jobs have. `order`: the newest version of a document stays, so nothing has
+    to wait behind a dead letter. `freshness_sla`: how far readers may be behind.
     """
 
     events: Sequence[Route[Projected]]
+    order: Literal["latest-wins"] = "latest-wins"
     sink: SinkDeclaration
     freshness_sla: timedelta
 
