@@ -1,4 +1,5 @@
-"""What somebody wants of a job: pauses by operators, the stop after a flood of dead letters. Workers read it here."""
+"""What is wanted of a job: pauses by operators, the stop after a flood of dead letters, the rest while too many of them
+wait for their topic. Workers read it here."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from enum import StrEnum
 
 import asyncpg
 
+from consumers.backlog import LetterBacklog
 from consumers.ownership import Hold
 from tidegate_kernel.clock import Clock
 from tidegate_kernel.event import JobId, TopicPartition
@@ -64,8 +66,8 @@ class Intents:
     what an operator decided.
     """
 
-    def __init__(self, pool: Pool, clock: Clock, *, job: JobId) -> None:
-        self._pool, self._clock, self._job = pool, clock, job
+    def __init__(self, pool: Pool, clock: Clock, *, job: JobId, backlog: LetterBacklog | None = None) -> None:
+        self._pool, self._clock, self._job, self._backlog = pool, clock, job, backlog
         self._read: list[tuple[Intent, float | None]] = []
 
     async def read(self) -> None:
@@ -75,6 +77,8 @@ class Intents:
                 rows = await connection.fetch(_QUERIES["standing_intents"], self._job)
         now = self._clock.monotonic()
         self._read = [(each, _deadline(each, now)) for each in map(intent_of, rows)]
+        if self._backlog is not None:
+            await self._backlog.read()
 
     def standing(self) -> list[Intent]:
         """Those that have not reached their end."""
@@ -87,6 +91,8 @@ class Intents:
         for intent in self.standing():
             if intent.covers(partition):
                 wanted.setdefault(_HOLDS[intent.kind], intent.sentence())
+        if self._backlog is not None and self._backlog.is_full:
+            wanted[Hold.BACKLOG] = self._backlog.why
         return wanted
 
     def tenants(self) -> Mapping[str, str]:
@@ -99,8 +105,8 @@ class Intents:
 
 
 _HOLDS = {IntentKind.PAUSE: Hold.PAUSED, IntentKind.FLOOD: Hold.FLOOD}
-OBEYED = frozenset(_HOLDS.values())
-"""The holds that intents alone set and release."""
+OBEYED = frozenset({*_HOLDS.values(), Hold.BACKLOG})
+"""The holds that are set and released by what is read here alone."""
 
 
 def intent_of(row: asyncpg.Record) -> Intent:

@@ -156,6 +156,12 @@ WHERE p.epoch <= EXCLUDED.epoch
         OR p.seen_at < now() - make_interval(secs => 30)
     );
 
+-- name: letters_wait
+-- Whether more than some records wait for a topic. $1 topic, $2 how many may.
+SELECT EXISTS (
+    SELECT FROM tidegate.outbox AS o WHERE o.topic = $1 AND o.failed_at IS NULL ORDER BY o.id OFFSET $2
+);
+
 -- name: stop_for_flood
 -- The topic rests in every worker of the job until somebody releases it. No row: it is stopped already.
 -- $1 job, $2 topic, $3 why.

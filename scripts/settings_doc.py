@@ -61,6 +61,7 @@ _MEANING = {
     "token_file": "A file that holds it, where the variable itself is not set.",
     "http_host": "Where the probes and `/metrics` listen. A container needs `0.0.0.0`; they ask for no password.",
     "http_port": "Their port; 0 takes any free one, which the log line `worker.started` names.",
+    "letter_backlog": "At so many dead letters that wait for its DLQ topic a job rests, until half are gone.",
     "lanes": "Batches that a job has in hand at once. Each lane may hold a Postgres connection.",
     "drain_timeout": "How long a stop or a revoke waits for batches in hand. Has to be below the rebalance time-out.",
     "log_format": "`json` for machines, `console` for eyes.",

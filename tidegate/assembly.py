@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from consumers.backfill import Backfill
+from consumers.backlog import LetterBacklog
 from consumers.caution import Solitude
 from consumers.decoding import Decoder
 from consumers.flood import Floods
@@ -101,7 +102,9 @@ async def assemble(app: App, job: Job, resources: Resources, *, sink: Sink | Non
         outages=outages,
         solitude=resources.solitude,
         floods=_floods(job, resources, number),
-        watch=partial(_watch, resources, number, pipeline, mediator, parking),
+        watch=partial(
+            _watch, resources, number, pipeline, mediator, parking, letters=_letter_backlog(app, job, resources)
+        ),
         last_progress=lambda: mediator.last_progress if mediator is not None else 0.0,
     )
 
@@ -155,6 +158,12 @@ def _outages(job: Job, resources: Resources, probes: Mapping[str, Probe]) -> Out
     )
 
 
+def _letter_backlog(app: App, job: Job, resources: Resources) -> LetterBacklog:
+    is_full = resources.metrics.backlog_full.labels(job.code)
+    most = resources.settings.letter_backlog
+    return LetterBacklog(resources.pool, topic=app.dlq_topic(job.job_code), most=most, is_full=is_full)
+
+
 def _floods(job: Job, resources: Resources, number: JobId) -> Floods:
     limits = {topic.name: job.flood_limit(topic.name) for topic in job.topics}
     return Floods(job.code, resources.pool, number, limits=limits, metrics=resources.metrics)
@@ -169,10 +178,16 @@ def _parking(job: Job, ledger: Ledger) -> Parking:
 
 
 def _watch(
-    resources: Resources, number: JobId, pipeline: Pipeline, mediator: Mediator | None, parking: Parking
+    resources: Resources,
+    number: JobId,
+    pipeline: Pipeline,
+    mediator: Mediator | None,
+    parking: Parking,
+    *,
+    letters: LetterBacklog,
 ) -> Watch:
     return Watch(
-        Intents(resources.pool, resources.clock, job=number),
+        Intents(resources.pool, resources.clock, job=number, backlog=letters),
         Presence(resources.pool, job=number, owner=resources.owner),
         pipeline,
         resources.clock,

@@ -73,6 +73,11 @@ class Vitals:
                 if Hold.FLOOD in held.holds
             )
             problems += (
+                f"job {code!r}: {held.partition.topic}:{held.partition.partition} rests: {held.holds[Hold.BACKLOG]}"
+                for held in loop.holdings.all()
+                if Hold.BACKLOG in held.holds
+            )
+            problems += (
                 f"job {code!r}: {held.partition} waits to be tried again"
                 for held in loop.holdings.all()
                 if held.waiting is not None

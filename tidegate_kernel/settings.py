@@ -79,6 +79,8 @@ class Settings(BaseSettings):
     http_host: Name = "127.0.0.1"
     http_port: int = Field(default=9464, ge=0, le=65535)
     lanes: int = Field(default=2, ge=1, le=64)
+    # Letters have 1 KiB to 1 MiB: a job has 10 MiB to 10 GiB of them in the outbox at most.
+    letter_backlog: int = Field(default=10_000, ge=1)
     # Shorter than Kafka's rebalance time-out: a revoke waits for it.
     drain_timeout: Duration = timedelta(seconds=20)
     log_format: Literal["json", "console"] = "json"

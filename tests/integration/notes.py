@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -61,6 +61,7 @@ async def make_loop(
     handler: Any = note,
     prepare: Any = None,
     connections: Connections | None = None,
+    settings: Mapping[str, Any] | None = None,
     **job_fields: Any,
 ) -> ConsumerLoop:
     """The job's live consumer; each call is another process. `connections` are those of `pool`."""
@@ -74,9 +75,9 @@ async def make_loop(
         **job_fields,
     )
     app = App(service="notes", owner="tests", jobs=[job], handlers=[handle(Note, handler, prepare=prepare)])
-    settings = Settings(postgres_dsn=SecretStr(dsn), drain_timeout=timedelta(seconds=5))
+    plain = {"postgres_dsn": SecretStr(dsn), "drain_timeout": timedelta(seconds=5)}
     resources = Resources(
-        settings,
+        Settings(**{**plain, **(settings or {})}),
         pool,
         SystemClock(),
         Metrics(),

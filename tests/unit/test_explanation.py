@@ -100,6 +100,14 @@ def test_a_re_created_topic_is_adopted_by_a_person(log: Log) -> None:
     assert "tidegate offsets adopt ledger orders:3 --reason '…'" in found.commands
 
 
+def test_letters_that_their_topic_does_not_take_are_told_with_what_makes_the_topic() -> None:
+    """Case 41: the job rests by itself and goes on by itself; what a person can do is to give it its topic."""
+    found = explain(says(State.BACKLOG, "topic 'shop.ledger.dlq' has not taken 10000 dead letters"))
+    assert found.cause is Cause.LETTER_BACKLOG
+    assert found.sentence.startswith("topic 'shop.ledger.dlq' has not taken 10000 dead letters, for 65 s")
+    assert found.commands[-1] == "tidegate topics create"
+
+
 def test_a_missing_topic_is_told_with_what_makes_it() -> None:
     """A release that forgot its topics."""
     found = explain(replace(WELL, log=None))

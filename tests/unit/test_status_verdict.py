@@ -53,6 +53,12 @@ def test_a_flood_is_a_block() -> None:
     assert verdict([FRESH], [intent(IntentKind.FLOOD)], ["orders:1"]) is Verdict.BLOCKED
 
 
+def test_letters_that_wait_at_the_bound_are_a_block() -> None:
+    """Case 41: nothing is handled meanwhile, and it is no wish of an operator."""
+    status = JobStatus("ledger", "ConsumerJob", None, [FRESH], {}, backlog="topic 'x' has not taken 5 dead letters")
+    assert status.verdict is Verdict.BLOCKED
+
+
 def test_the_seconds_of_what_rests_are_told_all_the_same() -> None:
     """G11: readers see old data, whoever wanted it so."""
     assert JobStatus("search", "ProjectionJob", 5.0, [LATE, FRESH], {}, [intent()], ["orders:0"]).seconds_behind == 60.0

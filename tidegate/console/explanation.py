@@ -24,6 +24,7 @@ class Cause(StrEnum):
     WAITING_FOR_RETRY = "waiting_for_retry"
     STALLED = "stalled"
     OUTAGE = "outage"
+    LETTER_BACKLOG = "letter_backlog"
     PAUSED = "paused"
     TENANT_PAUSED = "tenant_paused"
     RESUMING = "resuming"
@@ -150,6 +151,9 @@ def _as_its_owner_says(facts: Facts) -> Explanation | None:
             return Explanation(
                 Cause.OUTAGE, f"{said.detail}, for {lasting}; it goes on by itself, and no attempt is counted"
             )
+        case State.BACKLOG:
+            told = f"{said.detail}, for {lasting}; it goes on by itself when half of them are in Kafka"
+            return Explanation(Cause.LETTER_BACKLOG, told, ["tidegate status", "tidegate topics create"])
         case State.WAITING:
             return Explanation(
                 Cause.WAITING_FOR_RETRY, f"a batch waits to be tried again, for {lasting} by now: {said.detail}"

@@ -164,9 +164,9 @@ CROSS JOIN LATERAL (
     WHERE d.job = j.job AND d.state = s.state
         AND ($3::text IS NULL OR d.reason = $3)
         AND ($4::text IS NULL OR d.fingerprint = $4)
-        AND ($5::text IS NULL OR (left(d.event_type, 200) = left($5, 200) AND d.event_type = $5))
-        AND ($6::text IS NULL OR (left(d.tenant, 200) = left($6, 200) AND d.tenant = $6))
-        AND ($7::text IS NULL OR (left(d.brand, 200) = left($7, 200) AND d.brand = $7))
+        AND ($5::text IS NULL OR (LEFT(d.event_type, 200) = LEFT($5, 200) AND d.event_type = $5))
+        AND ($6::text IS NULL OR (LEFT(d.tenant, 200) = LEFT($6, 200) AND d.tenant = $6))
+        AND ($7::text IS NULL OR (LEFT(d.brand, 200) = LEFT($7, 200) AND d.brand = $7))
         AND ($8::timestamptz IS NULL OR d.last_failed_at >= $8)
         AND ($9::timestamptz IS NULL OR d.last_failed_at < $9)
         AND ($10::text IS NULL OR strpos(lower(d.error_class || ' ' || d.error_message), lower($10)) > 0)
@@ -189,9 +189,9 @@ WITH groups AS (
     WHERE d.job = ANY($1::smallint[]) AND d.state = ANY($2::text[])
         AND ($3::text IS NULL OR d.reason = $3)
         AND ($4::text IS NULL OR d.fingerprint = $4)
-        AND ($5::text IS NULL OR (left(d.event_type, 200) = left($5, 200) AND d.event_type = $5))
-        AND ($6::text IS NULL OR (left(d.tenant, 200) = left($6, 200) AND d.tenant = $6))
-        AND ($7::text IS NULL OR (left(d.brand, 200) = left($7, 200) AND d.brand = $7))
+        AND ($5::text IS NULL OR (LEFT(d.event_type, 200) = LEFT($5, 200) AND d.event_type = $5))
+        AND ($6::text IS NULL OR (LEFT(d.tenant, 200) = LEFT($6, 200) AND d.tenant = $6))
+        AND ($7::text IS NULL OR (LEFT(d.brand, 200) = LEFT($7, 200) AND d.brand = $7))
         AND ($8::timestamptz IS NULL OR d.last_failed_at >= $8)
         AND ($9::timestamptz IS NULL OR d.last_failed_at < $9)
         AND ($10::text IS NULL OR strpos(lower(d.error_class || ' ' || d.error_message), lower($10)) > 0)
@@ -216,9 +216,9 @@ CROSS JOIN LATERAL (
         FROM tidegate.dead_letter AS d
         WHERE d.job = g.job AND d.state = s.state AND d.fingerprint = g.fingerprint
             AND d.last_failed_at <= g.last_failed_at
-            AND ($5::text IS NULL OR (left(d.event_type, 200) = left($5, 200) AND d.event_type = $5))
-            AND ($6::text IS NULL OR (left(d.tenant, 200) = left($6, 200) AND d.tenant = $6))
-            AND ($7::text IS NULL OR (left(d.brand, 200) = left($7, 200) AND d.brand = $7))
+            AND ($5::text IS NULL OR (LEFT(d.event_type, 200) = LEFT($5, 200) AND d.event_type = $5))
+            AND ($6::text IS NULL OR (LEFT(d.tenant, 200) = LEFT($6, 200) AND d.tenant = $6))
+            AND ($7::text IS NULL OR (LEFT(d.brand, 200) = LEFT($7, 200) AND d.brand = $7))
             AND ($10::text IS NULL OR strpos(lower(d.error_class || ' ' || d.error_message), lower($10)) > 0)
             AND ($11::bytea IS NULL OR d.key = $11)
         ORDER BY d.last_failed_at DESC, d.id DESC

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 
@@ -11,7 +11,7 @@ from consumers.intents import Intent, IntentKind
 from consumers.presence import State
 from inbox.upkeep import upkeep_trouble
 from tidegate.app import App
-from tidegate.console.facts import Said
+from tidegate.console.facts import UNSEEN_SECONDS, Said
 from tidegate.console.lag import LivePosition, Log, PartitionStatus, partition_statuses, read_logs
 from tidegate.jobs.declaration import Job, ProjectionJob
 from tidegate.jobs.intents import standing_intents
@@ -42,6 +42,7 @@ class JobStatus:
     """One job. `sla_seconds` is None for jobs that declare no freshness: they are never late.
 
     `intents` is what stands for it; `resting` are the partitions (as topic:number) that an operator makes rest by it.
+    `backlog` says why it rests for its dead letters, if it does.
     """
 
     code: str
@@ -51,6 +52,7 @@ class JobStatus:
     dead_letters: Mapping[str, int]
     intents: Sequence[Intent] = ()
     resting: Sequence[str] = ()
+    backlog: str | None = None
 
     @property
     def records_behind(self) -> int:
@@ -66,7 +68,7 @@ class JobStatus:
         """An unknown age counts as late: nobody could say that readers see fresh data. What rests on purpose does not:
         the alert for it would be the operator's own doing."""
         flooded = any(intent.kind is IntentKind.FLOOD for intent in self.intents)
-        if flooded or any(partition.obstacle is not None for partition in self.partitions):
+        if flooded or self.backlog or any(partition.obstacle is not None for partition in self.partitions):
             return Verdict.BLOCKED
         seconds = _furthest([p for p in self.partitions if f"{p.topic}:{p.partition}" not in self.resting])
         if self.sla_seconds is not None and (seconds is None or seconds > self.sla_seconds):
@@ -104,7 +106,8 @@ async def read_status(app: App, settings: Settings, clock: Clock) -> ServiceStat
             partitions = await _partitions(settings, job, positions[job.code], logs, clock)
             intents = wanted.get(job.code, [])
             resting = _resting(partitions, intents, said[job.code])
-            jobs.append(_job(job, partitions, letters.get(job.code, {}), intents=intents, resting=resting))
+            found = _job(job, partitions, letters.get(job.code, {}), intents=intents, resting=resting)
+            jobs.append(replace(found, backlog=_backlog(said[job.code])))
     except Transient as error:
         raise Misconfigured(f"the status cannot be read: {error}") from error
     return ServiceStatus(app.service, clock.now(), jobs, outbox, trouble)
@@ -120,6 +123,12 @@ def _job(
 ) -> JobStatus:
     sla = job.freshness_sla.total_seconds() if isinstance(job, ProjectionJob) else None
     return JobStatus(job.code, type(job).__name__, sla, partitions, letters, intents, resting)
+
+
+def _backlog(said: Mapping[TopicPartition, Said]) -> str | None:
+    """What a living owner says of the letters that wait."""
+    resting = (each for each in said.values() if each.state is State.BACKLOG and each.seen_seconds <= UNSEEN_SECONDS)
+    return next((each.detail for each in resting), None)
 
 
 def _furthest(partitions: Sequence[PartitionStatus]) -> float | None:
