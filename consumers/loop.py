@@ -107,13 +107,23 @@ class ConsumerLoop:
             ]
             self._running = self._lanes(source)
             lanes = [tasks.create_task(lane.run(), name=f"lane-{lane.number}") for lane in self._running]
-            await self._stopping.wait()
+            await self._until_stopped([*upkeep, *lanes])
             await self._finish(lanes)
             for task in upkeep:
                 task.cancel()
         await self._commits.tell(source, self.holdings.settled())
         await self._steward.release(self.holdings.all())
         await self._watch.leave()
+
+    async def _until_stopped(self, running: Sequence[asyncio.Task[None]]) -> None:
+        """Raises RuntimeError if one of `running` ends before: a TaskGroup says nothing of one that is cancelled."""
+        stopping = asyncio.ensure_future(self._stopping.wait())
+        try:
+            await asyncio.wait([stopping, *running], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stopping.cancel()
+        if not self._stopping.is_set():
+            raise RuntimeError(f"{' and '.join(task.get_name() for task in running if task.done())} ended by itself")
 
     async def _finish(self, lanes: Sequence[asyncio.Task[None]]) -> None:
         """Batches in hand are settled within the drain time-out, or cut off and left for redelivery."""

@@ -127,7 +127,10 @@ class BulkWriter:
         """A whole request without items: nothing of it was applied, or nobody can know."""
         error_type = failure_type(answer.body)
         if answer.status in (401, 403):
-            raise Misconfigured(f"index {self._index!r}: {_remedy(answer.status, error_type)}")
+            is_blocked = classify(answer.status, error_type) is Verdict.UNAVAILABLE
+            raise (Transient if is_blocked else Misconfigured)(
+                f"index {self._index!r}: {_remedy(answer.status, error_type)}"
+            )
         if answer.status in (400, 405, 406, 415):
             # Every line was checked: the server, or what stands before it, does not speak the bulk API as we do.
             raise Misconfigured(f"index {self._index!r}: bulk request not understood: {answer.status} {error_type}")

@@ -510,6 +510,26 @@ async def test_handler_over_its_time_is_cut_off(make_road: MakeRoad, pool: Pool)
     assert letter["error_class"].endswith("HandlerTimedOut")
 
 
+async def test_a_cancellation_that_nobody_asked_for_is_the_handlers_own(make_road: MakeRoad, pool: Pool) -> None:
+    """A handler that awaits a task which was cancelled raises CancelledError: taken for a stop, it would end the lane
+    in silence, and no other would take over its partitions."""
+
+    async def await_cancelled(command: Note, ctx: Context[None]) -> None:
+        await note(command, ctx)
+        if command.n == 1:
+            task = asyncio.ensure_future(asyncio.sleep(30))
+            task.cancel()
+            await task
+
+    road = await make_road(job(), [handle(Note, await_cancelled)])
+    await settle(road, [record(n, b'{"n":%d}' % n) for n in range(3)])
+
+    assert await effects(pool) == ["e0", "e2"]
+    (letter,) = await road.dead_letters()
+    assert letter["reason"] == Reason.HANDLER_FAILED
+    assert letter["error_class"].endswith("HandlerCancelled")
+
+
 async def test_batch_handler_is_halved_to_the_bad_record(make_road: MakeRoad, pool: Pool) -> None:
     """G6: one bad record among 64 costs a batch handler O(log n) more calls, not 64."""
     calls = 0

@@ -156,6 +156,12 @@ async def test_write_block_is_transient() -> None:
         await writer(Server(items(blocked))).apply([b"a\n"])
 
 
+async def test_cluster_that_is_read_only_as_a_whole_is_transient() -> None:
+    """It refuses the request, not its items: no restart of the job, which would leave its group, helps against that."""
+    with pytest.raises(Transient, match="403 cluster_block_exception"):
+        await writer(Server(whole(403, "cluster_block_exception"))).apply([b"a\n"])
+
+
 async def test_missing_right_is_misconfigured() -> None:
     """Waiting does not help, and the documents are not at fault."""
     denied = {"status": 403, "error": {"type": "security_exception", "reason": "action is unauthorized for user"}}

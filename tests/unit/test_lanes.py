@@ -145,6 +145,22 @@ async def test_a_time_out_of_the_work_itself_is_no_cut(rig: Rig) -> None:
     assert ended.group_contains(TimeoutError, match="a defect of ours")
 
 
+async def test_a_lane_that_is_cancelled_by_accident_ends_its_loop(rig: Rig) -> None:
+    """A client may let out a cancellation of its own: the lane's partitions would have nobody, in silence."""
+
+    async def let_out(_: Batch) -> None:
+        raise asyncio.CancelledError
+
+    rig.work.trouble = let_out
+    rig.fill(P0, 1)
+
+    with pytest.raises(ExceptionGroup) as ended:
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            await rig.loop().run()
+
+    assert "lane-0 ended by itself" in str(ended.value.exceptions[0])
+
+
 @pytest.mark.parametrize("ending", [StaleOwner("another owner"), Transient("connection ended")])
 async def test_the_work_of_an_earlier_ownership_does_not_pause_the_next_one(rig: Rig, ending: Exception) -> None:
     """Case 8: revoked and given back while a batch hung, then its failure: the partition must still be fetched."""

@@ -11,7 +11,8 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 from consumers.decoding import Arrival
-from consumers.dispatch import HandlerFailed, Prepared
+from consumers.dispatch import Prepared
+from tidegate.jobs.blaming import Blaming
 from tidegate.jobs.context import Context, HandlerConnection
 from tidegate.jobs.declaration import Dependency
 from tidegate.jobs.handlers import Handler
@@ -60,7 +61,7 @@ class Mediator:
 
     async def prepare(self, arrival: Arrival) -> Any:
         """Returns what the handler's `prepare` gives for this event, None where it has none. Raises HandlerFailed."""
-        with self._working(lambda: arrival), _Blaming(lambda: arrival, self._translated):
+        with self._working(lambda: arrival), Blaming(lambda: arrival, self._translated):
             task = self._task(arrival)
             if task is None or task.handler.prepare is None:
                 return None
@@ -74,7 +75,7 @@ class Mediator:
         db = HandlerConnection(connection)
         published: list[Outgoing] = []
         current = arrivals[0]
-        with self._working(lambda: current), _Blaming(lambda: current, self._translated):
+        with self._working(lambda: current), Blaming(lambda: current, self._translated):
             # One timer for all calls, moved on: arming one for each would cost more than a small handler.
             async with self._time_limit() as limit:
                 for group in self._groups(arrivals):
@@ -166,21 +167,6 @@ class Mediator:
                 away.__cause__ = error
                 return away
         return error
-
-
-class _Blaming:
-    """Raises HandlerFailed, naming the arrival in hand, for whatever the application's code raises inside."""
-
-    def __init__(self, current: Callable[[], Arrival], translate: Callable[[Exception], Exception]) -> None:
-        self._current, self._translate = current, translate
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        # CancelledError is no Exception: it always leaves as it is.
-        if isinstance(error, Exception):
-            raise HandlerFailed(self._current(), self._translate(error)) from error
 
 
 def _groups_by_scope(tasks: Sequence[_Task]) -> Iterator[Sequence[_Task]]:
