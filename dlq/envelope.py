@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
 from hashlib import sha256
+from typing import NamedTuple
 from uuid import UUID
 
 from dlq.cause import MAX_STACK
@@ -30,11 +31,23 @@ _STACK = f"{PREFIX}stack"
 _PAYLOAD = f"{PREFIX}payload"
 
 
+class Place(NamedTuple):
+    """Where the record of a letter stands."""
+
+    topic: str
+    partition: int
+    offset: int
+
+
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """What our headers say about a letter. Empty texts and None are left out."""
+    """What our headers say about a letter. Empty texts and None are left out.
+
+    `place` is the letter's own: a backfill may have met its event at another one.
+    """
 
     id: UUID
+    place: Place
     job: str
     group: str
     event_id: str | None
@@ -104,9 +117,9 @@ def _texts(notice: Notice, record: Record) -> Iterable[tuple[str, object, int]]:
     yield "id", notice.id, _MAX_TEXT
     yield "job", notice.job, _MAX_NAME
     yield "group", notice.group, _MAX_NAME
-    yield "topic", record.topic, _MAX_NAME
-    yield "partition", record.partition, _MAX_TEXT
-    yield "offset", record.offset, _MAX_TEXT
+    yield "topic", notice.place.topic, _MAX_NAME
+    yield "partition", notice.place.partition, _MAX_TEXT
+    yield "offset", notice.place.offset, _MAX_TEXT
     yield "timestamp", record.timestamp, _MAX_TEXT
     yield "event-id", notice.event_id, _MAX_TEXT
     yield "event-type", notice.event_type, _MAX_TEXT

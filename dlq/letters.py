@@ -7,13 +7,13 @@ was neither handled nor kept.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from typing import Any, NamedTuple
 from uuid import UUID, uuid5
 
 from dlq.cause import Cause, cause_of
-from dlq.envelope import Notice, dead_letter_record
+from dlq.envelope import Notice, Place, dead_letter_record
 from tidegate_kernel.errors import Reason
 from tidegate_kernel.event import NO_SCOPE, JobId, Record, Scope
 from tidegate_kernel.outbox import enqueue
@@ -24,6 +24,8 @@ from tidegate_kernel.source import Outgoing
 _QUERIES = load_queries("dlq")
 # Ours alone; a change of it, or of `letter_id`, would make every re-read record a second letter.
 _NAMESPACE = UUID("6f1d6f0e-5a0b-4b0c-9d3e-7469646567a1")
+_LOCK = 0x7469_6465  # "tide"; with the job's number it is a lock of ours
+_NO_CLAIM = (date.min, UUID(int=0))
 _MAX_TEXT = 1000
 _MAX_INT4 = 2**31 - 1
 _LAST_MS = int(datetime(9999, 12, 31, tzinfo=UTC).timestamp() * 1000)
@@ -82,13 +84,16 @@ async def record_dead_letters(
     Returns the letters by the offsets of their records, which are of one partition.
 
     A letter that exists (same job and coordinates) gains an occurrence and its newest error, and a resolved one is
-    dead again; its record is published again under the same id. Raises Transient if Postgres or the road to it failed;
-    nothing in a record or an error can make it fail.
+    dead again; its record is published again under the same id. So does, in a backfill, a letter of the same event at
+    other coordinates: live, the claim keeps a duplicate from failing again. Raises Transient if Postgres or the road to
+    it failed; nothing in a record or an error can make it fail.
     """
     if not failures:
         return {}
     letters = _letters(origin, failures)
     with translated_errors(f"dead letters of job {origin.job_code!r}"):
+        if origin.backfill:
+            letters = await _at_their_events(connection, origin, letters)
         rows = await connection.fetch(_QUERIES["record_letters"], *_arguments(origin, letters, now))
     kept = {row["id"]: _Kept(row["letter_id"], row["first_failed_at"], row["replay_count"]) for row in rows}
     await enqueue(
@@ -97,9 +102,19 @@ async def record_dead_letters(
     return {letter.failure.record.offset: kept[letter.id].id for letter in letters}
 
 
+class _Place(NamedTuple):
+    """Where the record of a letter stands; by it a letter is found again."""
+
+    topic: str
+    topic_id: UUID
+    partition: int
+    offset: int
+
+
 @dataclass(frozen=True, slots=True)
 class _Letter:
     id: UUID
+    place: _Place
     failure: Failure
     cause: Cause
 
@@ -123,14 +138,36 @@ def _letters(origin: Origin, failures: Iterable[Failure]) -> list[_Letter]:
             handler=failure.handler,
             include_foreign_message=origin.include_error_messages,
         )
-        letters[key] = _Letter(key, failure, cause)
+        record = failure.record
+        place = _Place(record.topic, failure.topic_id, record.partition, record.offset)
+        letters[key] = _Letter(key, place, failure, cause)
     return list(letters.values())
 
 
+async def _at_their_events(connection: Connection, origin: Origin, letters: Sequence[_Letter]) -> list[_Letter]:
+    """The letters, with the coordinates of those that already have their events' claims."""
+    claims = [letter.failure.claim for letter in letters if letter.failure.claim is not None]
+    if not claims:
+        return list(letters)
+    # Two lanes that meet one event in two partitions at once would not see each other's letter.
+    await connection.execute(_QUERIES["lock_letters"], _LOCK, origin.job)
+    rows = await connection.fetch(_QUERIES["letters_of_claims"], origin.job, *map(list, zip(*claims, strict=True)))
+    known = {
+        (row["claimed_bucket"], row["claimed_id"]): _Place(
+            row["topic"], row["topic_id"], row["partition"], row["offset"]
+        )
+        for row in rows
+    }
+    moved = [replace(letter, place=known.get(letter.failure.claim or _NO_CLAIM, letter.place)) for letter in letters]
+    # One statement cannot touch a row twice.
+    return list({letter.place: letter for letter in moved}.values())
+
+
 def _outgoing(origin: Origin, letter: _Letter, kept: _Kept, now: datetime) -> Outgoing:
-    failure, cause = letter.failure, letter.cause
+    failure, cause, place = letter.failure, letter.cause, letter.place
     notice = Notice(
         id=kept.id,
+        place=Place(place.topic, place.partition, place.offset),
         job=origin.job_code,
         group=origin.group,
         event_id=failure.event_id,
@@ -173,10 +210,7 @@ def _columns(letter: _Letter) -> tuple[Any, ...]:
     bucket, claimed = failure.claim if failure.claim is not None else (None, None)
     return (
         letter.id,
-        record.topic,
-        failure.topic_id,
-        record.partition,
-        record.offset,
+        *letter.place,
         recorded_at(record),
         record.key,
         record.value,

@@ -1,5 +1,17 @@
 -- SQL of the dead letters. Every query is PREPAREd by a test.
 
+-- name: lock_letters
+-- Letters of a job's backfill are written by one transaction after the other. $1 kind of lock, $2 job.
+SELECT pg_advisory_xact_lock($1, $2::integer);
+
+-- name: letters_of_claims
+-- Where the first letters of some events stand. $1 job, $2 buckets and $3 ids of the events' claims.
+SELECT DISTINCT ON (d.claimed_bucket, d.claimed_id)
+    d.claimed_bucket, d.claimed_id, d.topic, d.topic_id, d.partition, d."offset"
+FROM unnest($2::date[], $3::uuid[]) AS c (bucket, id)
+JOIN tidegate.dead_letter AS d ON d.claimed_id = c.id AND d.claimed_bucket = c.bucket AND d.job = $1
+ORDER BY d.claimed_bucket, d.claimed_id, d.first_failed_at, d.id;
+
 -- name: record_letters
 -- Writes a batch of letters; one that exists gains an occurrence and its newest error.
 -- $1 job, $2 backfill, $3 service version, $4 now; $5 … $27 one array per column; $28 … $30 the headers of all letters,

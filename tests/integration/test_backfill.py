@@ -78,6 +78,13 @@ class Service:
         async with open_writer(self.settings.kafka) as writer:
             assert not any(await writer.write([self._event(n) for n in numbers]))
 
+    async def repeat(self, n: int, *, partition: int) -> None:
+        """The event `n` once more, in a partition of the test's choice: as producers do that lost an answer."""
+        event = self._event(n)
+        again = Outgoing(event.topic, event.value, event.key, event.headers, partition=partition)
+        async with open_writer(self.settings.kafka) as writer:
+            assert not any(await writer.write([again]))
+
     def _event(self, n: int) -> Outgoing:
         return cloud_event(
             self.topic, {"n": n}, key=str(n), attributes={"id": f"e{n}", "source": "tests", "type": "noted"}
@@ -284,6 +291,39 @@ async def test_dead_letters_of_a_backfill_are_marked_and_not_doubled(service: Se
     (letter,) = await service.pool.fetch("SELECT backfill, occurrences, reason FROM tidegate.dead_letter")
     assert (letter["backfill"], letter["occurrences"], letter["reason"]) == (True, 2, "projection_failed")
     assert len(service.sink.rows()) == 19
+
+
+async def test_duplicates_of_a_failing_event_are_occurrences_of_one_letter(service: Service) -> None:
+    """Case 51: an event that a producer sent four times is one thing to look at, not a letter a copy; live its claim
+    sees to that, and a backfill, which passes claims by, has to see to it itself. Also in another partition at once."""
+    await service.produce(range(20))
+    await service.backfill()
+
+    def fussy(event: Event[Noted]) -> Upsert:
+        if event.data.n == 7:
+            raise ValueError("seven")
+        return document(event)
+
+    service.document = fussy
+    for partition in (0, 1, 2):
+        await service.produce(range(100, 160))
+        await service.repeat(7, partition=partition)
+    report = await service.backfill()
+
+    (letter,) = await service.pool.fetch("SELECT occurrences, claimed_id FROM tidegate.dead_letter")
+    assert report.tally.dead_letters == letter["occurrences"]
+    assert letter["occurrences"] >= 3
+    told = await service.pool.fetch(
+        "SELECT header_names, header_values FROM tidegate.outbox WHERE kind = 'dead_letter'"
+    )
+    places = {
+        tuple(dict(zip(row["header_names"], row["header_values"], strict=True))[name] for name in _OF_A_PLACE)
+        for row in told
+    }
+    assert len(places) == 1, "the copies of one letter say one place"
+
+
+_OF_A_PLACE = (b"tg-dlq-id", b"tg-dlq-topic", b"tg-dlq-partition", b"tg-dlq-offset")
 
 
 async def _create_checkpoint_at_zero(service: Service) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -196,6 +197,30 @@ async def test_one_record_twice_in_a_batch_is_one_letter(connection: Connection)
     await fail(connection, origin, [failure(Given()), failure(Given(), reason=Reason.REJECTED)])
 
     assert await connection.fetchval("SELECT array_agg(reason) FROM tidegate.dead_letter") == ["rejected"]
+
+
+async def test_lanes_that_meet_one_event_at_once_make_one_letter(connection: Connection, database: str) -> None:
+    """Case 51: copies of an event lie in two partitions, and a backfill reads both side by side."""
+    origin = await declare(connection, backfill=True)
+    copies = [failure(Given(partition=n, offset=n), claim=(date(2026, 3, 1), UUID(int=9))) for n in range(2)]
+    async with connect(database) as other:
+        first = connection.transaction()
+        await first.start()
+        await record_dead_letters(connection, origin, copies[:1], NOW)
+        second = asyncio.create_task(fail(other, origin, copies[1:]))
+        await _waits_for_a_lock(database)
+        await first.commit()
+        await second
+
+    rows = await connection.fetch("SELECT partition, occurrences FROM tidegate.dead_letter")
+    assert [tuple(row) for row in rows] == [(0, 2)]
+
+
+async def _waits_for_a_lock(database: str) -> None:
+    async with connect(database) as looking, asyncio.timeout(20):
+        query = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+        while not await looking.fetchval(query):
+            await asyncio.sleep(0.02)
 
 
 @pytest.mark.parametrize("before, after", [("resolved", "dead"), ("discarded", "discarded"), ("dead", "dead")])

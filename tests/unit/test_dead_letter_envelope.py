@@ -10,7 +10,7 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlq.envelope import MAX_HEADERS_BYTES, PREFIX, Notice, dead_letter_record, reduced, without_payload
+from dlq.envelope import MAX_HEADERS_BYTES, PREFIX, Notice, Place, dead_letter_record, reduced, without_payload
 from tidegate_kernel.event import Headers
 from tidegate_kernel.source import Outgoing
 
@@ -30,6 +30,7 @@ class Given:
 
 NOTICE = Notice(
     id=UUID(int=5),
+    place=Place("shop.orders", 7, 42),
     job="customer-ledger",
     group="shop.customer-ledger",
     event_id="e-1",
@@ -81,7 +82,7 @@ def test_key_value_and_headers_of_the_original_are_untouched() -> None:
 
 def test_where_it_stood_is_told_in_headers_and_the_partition_is_left_to_the_key() -> None:
     """Case 44: the DLQ topic may have fewer partitions than the source."""
-    outgoing = letter(Given(partition=7, offset=42))
+    outgoing = letter(Given())
 
     assert outgoing.partition is None
     assert (ours(outgoing)["topic"], ours(outgoing)["partition"], ours(outgoing)["offset"]) == (
@@ -160,7 +161,7 @@ def test_the_worst_texts_fill_the_bound_without_exceeding_it() -> None:
     )
     fuller = replace(full, job=wide, group=wide, correlation_id=wide, traceparent=wide, service_version=wide)
 
-    size = our_bytes(letter(Given(topic="t" * 249), replace(fuller, error_class=wide)))
+    size = our_bytes(letter(Given(), replace(fuller, error_class=wide, place=Place("t" * 249, 7, 42))))
 
     assert MAX_HEADERS_BYTES - 300 < size <= MAX_HEADERS_BYTES
 
