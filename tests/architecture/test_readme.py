@@ -5,11 +5,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 from typer.core import TyperGroup
 from typer.main import get_command
 
+from dlq.envelope import replay_instruction
 from tidegate.commands.face import command_line
 from tidegate_kernel.errors import Reason
 
@@ -143,6 +145,21 @@ def test_named_commands_exist(document: str) -> None:
         assert first in known, f"{document} says 'tidegate {first}'"
         below = known[first]
         assert not (below and second) or second in below, f"{document} says 'tidegate {first} {second}'"
+
+
+def test_the_replay_instruction_of_letters_is_a_command_or_said_not_to_be() -> None:
+    """It is pasted at night. Letters that were written before the command are replayed with it, so its form stays."""
+    words = replay_instruction(UUID(int=1)).split()
+    assert words[:3] == ["tidegate", "dlq", "replay"]
+    program = get_command(command_line)
+    assert isinstance(program, TyperGroup)
+    letters = program.commands["dlq"]
+    assert isinstance(letters, TyperGroup)
+    if (replay := letters.commands.get("replay")) is None:
+        assert "does not exist yet" in _read("README.md")
+    else:
+        options = {name for parameter in replay.params for name in parameter.opts}
+        assert {word for word in words if word.startswith("--")} <= options
 
 
 def _commands() -> dict[str, frozenset[str]]:
