@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import structlog
 
 from consumers.batch import Batch, Outcome
+from dlq.cause import root_class
 from dlq.letters import Failure
 from projections.freshness import PartitionLag
 from tidegate_kernel import logs
@@ -122,7 +123,7 @@ class Meter:
             partition=failure.record.partition,
             offset=failure.record.offset,
             reason=failure.reason,
-            error_class=type(failure.error).__name__,
+            error_class=root_class(failure.error),
             correlation_id=failure.correlation_id,
             tenant=failure.scope.tenant,
         )

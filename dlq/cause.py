@@ -43,7 +43,7 @@ def cause_of(
     `include_foreign_message`.
     """
     chain = list(_chain(error))
-    name = class_name(chain[-1])
+    name = root_class(error)
     place = next(_places(chain[-1].__traceback__), "")
     return Cause(
         error_class=name,
@@ -51,6 +51,12 @@ def cause_of(
         stack=_stack(chain)[:MAX_STACK],
         fingerprint=_fingerprint(reason, handler, name, place, _NUMBERED.sub("#", _own_words(chain)[:MAX_MESSAGE])),
     )
+
+
+def root_class(error: BaseException) -> str:
+    """The class of the error that began it, whatever was wrapped around it."""
+    *_, innermost = _chain(error)
+    return class_name(innermost)
 
 
 def class_name(error: BaseException) -> str:
