@@ -145,10 +145,10 @@ async def head_of(connection: Connection, job: JobId, key: OrderKey) -> Head | N
     return None if row is None else Head(row["letter"], row["parked"])
 
 
-async def key_of_letter(connection: Connection, letter: UUID) -> OrderKey | None:
-    """Returns the key that the letter blocks; None for a letter that blocks none (any more)."""
-    row = await connection.fetchrow(_QUERIES["key_of_letter"], letter)
-    return None if row is None else OrderKey(row["topic"], row["key"])
+async def keys_of_letter(connection: Connection, letter: UUID) -> Sequence[OrderKey]:
+    """Returns the keys that the letter blocks, nearly always one; none where it blocks nothing (any more)."""
+    rows = await connection.fetch(_QUERIES["keys_of_letter"], letter)
+    return [OrderKey(row["topic"], row["key"]) for row in rows]
 
 
 async def keys_behind(connection: Connection, job: JobId, key: OrderKey) -> Sequence[OrderKey]:
@@ -164,7 +164,7 @@ async def take_out(connection: Connection, job: JobId, key: OrderKey, head: Head
     nothing is kept but its claim.
     """
     if head.letter is not None:
-        await connection.execute(_QUERIES["take_out_letter"], head.letter)
+        await connection.execute(_QUERIES["take_out_letter"], head.letter, *key)
     if head.parked is not None:
         await connection.execute(_QUERIES["take_out_event"], job, *key, head.parked)
     return await connection.fetchval(_QUERIES["free_key"], job, *key) is not None

@@ -118,7 +118,7 @@ INSERT INTO tidegate.blocking_letter (letter, job, topic, key, turn, "offset")
 SELECT l.letter, $1, l.topic, l.key, l.turn, l."offset"
 FROM unnest($2::uuid[], $3::text[], $4::uuid[], $5::bigint[], $6::bigint[]) AS l (letter, topic, key, turn, "offset")
 ORDER BY l.letter
-ON CONFLICT (letter) DO NOTHING;
+ON CONFLICT (letter, topic, key) DO NOTHING;
 
 -- name: add_events
 -- Events at the end of their keys' sequences, and their count. $1 job; $2 … $17 one array per column; $18 … $20 the
@@ -177,17 +177,17 @@ UNION ALL
 ORDER BY turn, "offset"
 LIMIT 1;
 
--- name: key_of_letter
--- The key that a letter blocks. $1 letter.
-SELECT l.topic, l.key FROM tidegate.blocking_letter AS l WHERE l.letter = $1;
+-- name: keys_of_letter
+-- The keys that a letter blocks, in the order in which they are locked. $1 letter.
+SELECT l.topic, l.key FROM tidegate.blocking_letter AS l WHERE l.letter = $1 ORDER BY l.topic, l.key;
 
 -- name: keys_behind
 -- Keys with events that wait for another key. $1 job, $2 topic, $3 that other key.
 SELECT DISTINCT p.order_key FROM tidegate.parked AS p WHERE p.job = $1 AND p.topic = $2 AND p.waits_for = $3;
 
 -- name: take_out_letter
--- $1 letter.
-DELETE FROM tidegate.blocking_letter AS l WHERE l.letter = $1;
+-- A letter leaves the sequence of a key. $1 letter, $2 topic, $3 key.
+DELETE FROM tidegate.blocking_letter AS l WHERE l.letter = $1 AND l.topic = $2 AND l.key = $3;
 
 -- name: take_out_event
 -- A parked event leaves the sequence of its key. $1 job, $2 topic, $3 key, $4 its number.

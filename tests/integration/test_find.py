@@ -36,8 +36,10 @@ from tidegate import (
 )
 from tidegate.assembly import Resources, assemble, live_loop
 from tidegate.console.claim_ids import EventSought
+from tidegate.console.explaining import explain_job
 from tidegate.console.fate import Fate, Reading
 from tidegate.console.find import Found, JobFinding, KeySought, PlaceSought, Sought, find
+from tidegate.console.status import read_status
 from tidegate.jobs.declaration import Job
 from tidegate.jobs.publishing import cloud_event
 from tidegate.stack.names import StackAddresses
@@ -217,6 +219,28 @@ async def test_dead_letter_is_found_by_id_by_key_and_by_place(bench: Bench) -> N
         [letter] = notes.letters
         assert (letter.reason, letter.state, letter.attempts, letter.is_waiting) == ("rejected", "dead", 1, True)
     assert not (await bench.find(KeySought(b"key-bad", "another topic"))).is_found
+
+
+async def test_parked_event_is_found_behind_its_dead_letter(bench: Bench) -> None:
+    """An event that a customer misses was neither lost nor handled, and the letter to deal with is named."""
+    bad, late = bench.event("bad", -1), bench.event("late")
+    await bench.send(bad, Outgoing(late.topic, late.value, bad.key, late.headers, partition=0))
+    await bench.run(2)
+    [letter] = of(await bench.at(0), "notes").letters
+
+    for found in (await bench.find(EventSought("late", source="tests")), await bench.at(1)):
+        assert found.is_found
+        notes, documents = found.jobs
+        assert (notes.fate, documents.fate) == (Fate.PARKED, Fate.CLAIMED)
+        assert notes.told.startswith(f"parked behind dead letter {letter.id} since ")
+        assert [(each.offset, each.letter) for each in notes.parked] == [(1, letter.id)]
+    by_key = of(await bench.find(KeySought(b"key-bad")), "notes")
+    assert by_key.fate is Fate.DEAD_LETTER
+    assert by_key.told.endswith("; 1 events of the key wait behind it")
+    status = await read_status(bench.app, bench.settings, SystemClock())
+    assert [job.parked for job in status.jobs] == [1, 0]
+    explained = await explain_job(bench.app, bench.settings, bench.app.job("notes"), SystemClock())
+    assert "; 1 events of it are parked behind dead letters of their keys" in explained.partitions[0][1].sentence
 
 
 async def test_undecodable_record_is_found_by_its_place(bench: Bench) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dlq.parking import Head, head_of, key_of_letter, lock_key, record_key, take_out
+from dlq.parking import Head, head_of, keys_of_letter, lock_key, record_key, take_out
 from tests.integration.parking_bench import BAD, GARBAGE, GOOD, Bench, Note, make_bench, note, of_key
 from tests.integration.road import TOPIC_ID, MakeRoad
 from tidegate import Context, Event, ParkingLimit, Rejected, RetryLater, handle, handle_batch
@@ -317,8 +317,7 @@ async def test_a_key_stays_blocked_while_anything_of_it_waits(bench: Bench) -> N
 async def _deal_with_letter(bench: Bench, state: str) -> None:
     async with bench.pool.acquire() as connection, connection.transaction():
         letter = await connection.fetchval("SELECT id FROM tidegate.dead_letter")
-        key = await key_of_letter(connection, letter)
-        assert key is not None
+        [key] = await keys_of_letter(connection, letter)
         assert await lock_key(connection, bench.parts.id, key)
         await connection.execute("UPDATE tidegate.dead_letter SET state = $2 WHERE id = $1", letter, state)
         await take_out(connection, bench.parts.id, key, Head(letter, None))

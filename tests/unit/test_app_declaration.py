@@ -21,6 +21,7 @@ from tidegate import (
     Event,
     Handler,
     Json,
+    ParkingLimit,
     ProjectionJob,
     Topic,
     Upsert,
@@ -101,6 +102,27 @@ def projection(**changed: Any) -> ProjectionJob:
 def app(*jobs: ConsumerJob | ProjectionJob, **changed: Any) -> App:
     told: dict[str, Any] = {"service": "shop", "owner": "team", "jobs": jobs, "handlers": [handle(Note, note)]}
     return App(**{**told, **changed})
+
+
+@pytest.mark.parametrize(
+    "job, sentence",
+    [
+        (consumer(order="latest-wins"), "job 'notes': order must be 'park' or 'skip', not 'latest-wins'"),
+        (consumer(order="skip", order_key=lambda _: "k"), "order_key has no meaning with order=.skip."),
+        (projection(order="park"), "job 'search': order must be 'latest-wins', not 'park'"),
+    ],
+)
+def test_an_order_that_cannot_be_kept_is_refused(job: ConsumerJob | ProjectionJob, sentence: str) -> None:
+    """A promise about order that the kind of job cannot keep must not be found out by a customer."""
+    with pytest.raises(Misconfigured, match=sentence):
+        app(job)
+
+
+@pytest.mark.parametrize("limits", [{"per_key": 0}, {"per_job": 0}])
+def test_parking_needs_room(limits: dict[str, int]) -> None:
+    """With none, the first failure would stop its partition for ever."""
+    with pytest.raises(Misconfigured, match="at least 1"):
+        ParkingLimit(**limits)
 
 
 def test_complete_declaration_is_taken() -> None:

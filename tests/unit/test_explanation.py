@@ -108,6 +108,22 @@ def test_letters_that_their_topic_does_not_take_are_told_with_what_makes_the_top
     assert found.commands[-1] == "tidegate topics create"
 
 
+def test_a_partition_that_has_no_room_to_park_is_told_with_what_makes_room() -> None:
+    """It goes on by itself once somebody has dealt with the letters, which is what has to be looked at."""
+    found = explain(says(State.PARKING, "offset 5 has to be parked, and 1000 events are parked already"))
+    assert found.cause is Cause.PARKING_FULL
+    assert found.sentence.startswith("offset 5 has to be parked, and 1000 events are parked already, for 65 s")
+    assert found.commands[0].startswith("tidegate dlq list --job ")
+
+
+def test_what_is_parked_is_told_whatever_else_is_true() -> None:
+    """A partition that is caught up has still passed events that nobody has handled."""
+    assert explain(replace(WELL, parked=3)).sentence.endswith(
+        "; 3 events of it are parked behind dead letters of their keys"
+    )
+    assert "parked" not in explain(WELL).sentence
+
+
 def test_a_missing_topic_is_told_with_what_makes_it() -> None:
     """A release that forgot its topics."""
     found = explain(replace(WELL, log=None))

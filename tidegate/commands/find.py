@@ -127,6 +127,7 @@ def _plain(found: Found) -> dict[str, Any]:
             | {
                 "claims": [each._asdict() for each in job.claims],
                 "letters": [each._asdict() for each in job.letters],
+                "parked": [each._asdict() for each in job.parked],
                 "skipped": None if job.skipped is None else job.skipped._asdict(),
             }
             for job in found.jobs

@@ -69,6 +69,8 @@ def _print(found: ServiceStatus, *, partitions: bool) -> None:
     for job in found.jobs:
         for intent in job.intents:
             tell(f"{job.code}: {told_standing(job.code, intent)}")
+        if job.parked:
+            tell(f"{job.code}: {job.parked} events are parked behind dead letters of their keys")
         if job.backlog is not None:
             tell(f"{job.code}: rests: {job.backlog}")
         for each in job.partitions:

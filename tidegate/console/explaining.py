@@ -12,7 +12,7 @@ from tidegate.app import App
 from tidegate.console.explanation import Cause, Explanation, explain
 from tidegate.console.facts import UNSEEN_SECONDS, Facts, Said
 from tidegate.console.lag import LivePosition, Log, read_logs
-from tidegate.console.status import live_positions, said_of_job
+from tidegate.console.status import live_positions, parked_of_job, said_of_job
 from tidegate.jobs.declaration import Job
 from tidegate.jobs.intents import standing_intents
 from tidegate.migrations.revisions import require_schema
@@ -42,6 +42,7 @@ class _Told:
     positions: Mapping[TopicPartition, LivePosition]
     said: Mapping[TopicPartition, Said]
     intents: Sequence[Intent]
+    parked: Mapping[TopicPartition, int]
 
 
 async def explain_job(
@@ -77,7 +78,8 @@ async def _read(connection: Connection, service: str, job: Job) -> _Told:
         positions = await live_positions(connection, service, job)
         said = await said_of_job(connection, service, job)
         intents = (await standing_intents(connection, service)).get(job.code, [])
-    return _Told(positions, said, intents)
+        parked = await parked_of_job(connection, service, job)
+    return _Told(positions, said, intents, parked)
 
 
 async def _ask_kafka(settings: KafkaSettings, job: Job) -> tuple[dict[TopicPartition, Log], str | None]:
@@ -118,6 +120,7 @@ def _facts(
         said=told.said.get(partition),
         intents=told.intents,
         still_seconds=0.0 if position is None else max(0.0, (now - position.moved_at).total_seconds()),
+        parked=told.parked.get(partition, 0),
         has_workers=any(each.seen_seconds <= UNSEEN_SECONDS for each in told.said.values()),
     )
 

@@ -24,6 +24,7 @@ class Cause(StrEnum):
     WAITING_FOR_RETRY = "waiting_for_retry"
     STALLED = "stalled"
     OUTAGE = "outage"
+    PARKING_FULL = "parking_full"
     LETTER_BACKLOG = "letter_backlog"
     PAUSED = "paused"
     TENANT_PAUSED = "tenant_paused"
@@ -53,8 +54,9 @@ def explain(facts: Facts) -> Explanation:
     """Returns what is in the way of the partition: the one thing that has to be resolved first."""
     for reason in _REASONS:
         if (found := reason(facts)) is not None:
-            return replace(found, sentence=found.sentence + _remark(facts, found.cause))
-    return _of_a_living_owner(facts)
+            return replace(found, sentence=found.sentence + _remark(facts, found.cause) + _parked(facts))
+    found = _of_a_living_owner(facts)
+    return replace(found, sentence=found.sentence + _parked(facts))
 
 
 def _missing(facts: Facts) -> Explanation | None:
@@ -151,6 +153,9 @@ def _as_its_owner_says(facts: Facts) -> Explanation | None:
             return Explanation(
                 Cause.OUTAGE, f"{said.detail}, for {lasting}; it goes on by itself, and no attempt is counted"
             )
+        case State.PARKING:
+            told = f"{said.detail}, for {lasting}; it goes on by itself when there is room"
+            return Explanation(Cause.PARKING_FULL, told, [f"tidegate dlq list --job {facts.job}"])
         case State.BACKLOG:
             told = f"{said.detail}, for {lasting}; it goes on by itself when half of them are in Kafka"
             return Explanation(Cause.LETTER_BACKLOG, told, ["tidegate status", "tidegate topics create"])
@@ -234,3 +239,10 @@ def _remark(facts: Facts, cause: Cause) -> str:
     if facts.kafka_trouble is not None and cause is not Cause.KAFKA_UNREACHABLE:
         return f" ({facts.kafka_trouble})"
     return ""
+
+
+def _parked(facts: Facts) -> str:
+    """What has been passed and still has to be handled."""
+    if not facts.parked:
+        return ""
+    return f"; {facts.parked} events of it are parked behind dead letters of their keys"

@@ -30,7 +30,8 @@ class Facts:
     """All that is known of one partition of a job.
 
     `log` None: Kafka has no such partition, unless `kafka_trouble` says why it could not be asked. `still_seconds`:
-    since when its position has not moved. `has_workers`: other partitions of the job have an owner.
+    since when its position has not moved. `has_workers`: other partitions of the job have an owner. `parked`: how many
+    of its events wait behind dead letters of their keys.
     """
 
     job: str
@@ -42,6 +43,7 @@ class Facts:
     intents: Sequence[Intent] = ()
     still_seconds: float = 0.0
     has_workers: bool = False
+    parked: int = 0
 
     @property
     def where(self) -> str:

@@ -19,6 +19,8 @@ class Fate(StrEnum):
     """The position has passed it, and there is no claim to show for it."""
     DEAD_LETTER = "dead letter"
     """It could not be handled and is kept; the letter's state tells what happened since."""
+    PARKED = "parked"
+    """It waits, unhandled, behind a dead letter of its key; its claim is kept."""
     SKIPPED = "skipped"
     """Passed without an effect: a type that the job does not take, or somebody's decision."""
     NOT_REACHED = "not reached"
@@ -67,6 +69,17 @@ class Letter(NamedTuple):
     is_waiting: bool = False
 
 
+class Parked(NamedTuple):
+    """An event that waits behind `letter`, the first of its key; None where only parked events are left before it."""
+
+    topic: str
+    partition: int
+    offset: int
+    event_id: str | None
+    parked_at: datetime
+    letter: UUID | None
+
+
 class SkippedRange(NamedTuple):
     """Offsets that the job passed without reading them, by whose decision."""
 
@@ -94,6 +107,7 @@ class Traces:
     claims_since: date | None = None
     claims: Sequence[Claim] = ()
     letters: Sequence[Letter] = ()
+    parked: Sequence[Parked] = ()
     skipped: SkippedRange | None = None
 
 
@@ -129,9 +143,10 @@ class Verdict(NamedTuple):
 
 def fate_of_event(traces: Traces, *, lacking: str | None) -> Verdict:
     """The verdict on an event id. `lacking` says what its claim could not be looked up without."""
-    # Records parked behind a dead letter of their key will be letters of a state of their own.
     if traces.letters:
         return Verdict(Fate.DEAD_LETTER, _told_letters(traces))
+    if traces.parked:
+        return Verdict(Fate.PARKED, _told_parked(traces))
     if traces.claims:
         return Verdict(Fate.CLAIMED, _told_claim(traces))
     if lacking is not None:
@@ -146,9 +161,12 @@ def fate_of_event(traces: Traces, *, lacking: str | None) -> Verdict:
 
 
 def fate_of_key(traces: Traces) -> Verdict:
-    """The verdict on a record key: only its dead letters are known by key."""
+    """The verdict on a record key: only its dead letters, and what waits behind them, are known by key."""
     if traces.letters:
-        return Verdict(Fate.DEAD_LETTER, _told_letters(traces))
+        waiting = f"; {_many(traces)} of the key wait behind it" if traces.parked else ""
+        return Verdict(Fate.DEAD_LETTER, _told_letters(traces) + waiting)
+    if traces.parked:
+        return Verdict(Fate.PARKED, f"{_many(traces)} of the key, the first {_told_parked(traces)}")
     return Verdict(Fate.UNKNOWN, "no dead letter of this key")
 
 
@@ -156,6 +174,8 @@ def fate_of_place(traces: Traces, place: Place) -> Verdict:
     """The verdict on what stands, or stood, at coordinates."""
     if traces.letters:
         return Verdict(Fate.DEAD_LETTER, _told_letters(traces))
+    if traces.parked:
+        return Verdict(Fate.PARKED, _told_parked(traces))
     if place.standing is None:
         before = max(0, place.offset - place.log_start)
         return Verdict(Fate.NOT_REACHED, "the job has no position here yet; it will begin at the log's start", before)
@@ -195,6 +215,9 @@ def _passed(traces: Traces, place: Place) -> Verdict:
     return Verdict(Fate.SETTLED, f"the position has passed it, but its id is not claimed{_forgotten(traces)}")
 
 
+_MOST_TOLD = 50
+"""So many the queries return."""
+
 _VISIBLE = "readers see it after the sink's next refresh, which is not measured"
 _ABSENT = {
     Reading.GONE: "retention has removed the record, so its event id is not known",
@@ -221,6 +244,17 @@ def _told_letters(traces: Traces) -> str:
     more = "" if len(traces.letters) == 1 else f", the newest of {len(traces.letters)}"
     waiting = "; on its way to the DLQ topic" if letter.is_waiting else ""
     return f"dead letter {letter.id}{more}: {letter.state}, {letter.reason} after {letter.attempts} attempts{waiting}"
+
+
+def _told_parked(traces: Traces) -> str:
+    parked = traces.parked[0]
+    before = "other parked events of its key" if parked.letter is None else f"dead letter {parked.letter}"
+    return f"parked behind {before} since {parked.parked_at:%Y-%m-%d %H:%M}Z, not handled yet; its claim is kept"
+
+
+def _many(traces: Traces) -> str:
+    count = len(traces.parked)
+    return f"{count} events" if count < _MOST_TOLD else f"{count} events or more"
 
 
 def _told_skipped(skipped: SkippedRange) -> str:

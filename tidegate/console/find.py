@@ -19,6 +19,7 @@ from tidegate.console.fate import (
     Claim,
     Fate,
     Letter,
+    Parked,
     Place,
     Reading,
     SkippedRange,
@@ -72,6 +73,7 @@ class JobFinding:
     told: str
     claims: Sequence[Claim] = ()
     letters: Sequence[Letter] = ()
+    parked: Sequence[Parked] = ()
     skipped: SkippedRange | None = None
     position: int | None = None
     records_before: int | None = None
@@ -117,10 +119,11 @@ async def _find_event(reader: TraceReader, sought: EventSought, jobs: Sequence[J
         ids, lacking = claim_ids(job, sought)
         told_id = text_for_postgres(sought.id)
         letters = await reader.letters_of_event(job, told_id, tenant=sought.tenant, brand=sought.brand)
-        traces = _traces(reader, job, claims=await reader.claims(job, ids), letters=letters)
+        parked = await reader.parked_of_event(job, told_id, tenant=sought.tenant, brand=sought.brand)
+        traces = _traces(reader, job, claims=await reader.claims(job, ids), letters=letters, parked=parked)
         findings.append(_finding(job, traces, fate_of_event(traces, lacking=lacking)))
     outbox = await reader.unpublished(sought.id)
-    is_found = bool(outbox) or any(each.claims or each.letters for each in findings)
+    is_found = bool(outbox) or any(each.claims or each.letters or each.parked for each in findings)
     return Found(is_found, findings, outbox=outbox, notes=[_NOT_BY_ID])
 
 
@@ -128,10 +131,11 @@ async def _find_key(reader: TraceReader, sought: KeySought, jobs: Sequence[Job])
     findings = []
     for job in jobs:
         letters = await reader.letters_of_key(job, sought.key, topic=sought.topic)
-        traces = _traces(reader, job, letters=letters)
+        parked = await reader.parked_of_key(job, sought.key, topic=sought.topic)
+        traces = _traces(reader, job, letters=letters, parked=parked)
         findings.append(_finding(job, traces, fate_of_key(traces)))
     note = f"{_NOT_BY_ID}. What was applied of this key is not told by key: claims know event ids only"
-    return Found(any(each.letters for each in findings), findings, notes=[note])
+    return Found(any(each.letters or each.parked for each in findings), findings, notes=[note])
 
 
 async def _find_place(
@@ -155,7 +159,8 @@ async def _at_place(reader: TraceReader, sought: PlaceSought, job: Job, log: Log
     if topic_id is not None:
         letters = await reader.letters_at(job, partition, topic_id, offset)
         skipped = await reader.skipped_at(job, partition, topic_id, offset)
-        traces = replace(traces, letters=letters, skipped=skipped)
+        parked = await reader.parked_at(job, partition, topic_id, offset)
+        traces = replace(traces, letters=letters, parked=parked, skipped=skipped)
     place = Place(
         offset=offset,
         reading=look.reading,
@@ -179,13 +184,21 @@ def _topic_id(position: LivePosition | None, standing: Standing | None, log: Log
     return None if log is None else log.topic_id
 
 
-def _traces(reader: TraceReader, job: Job, *, claims: Sequence[Claim] = (), letters: Sequence[Letter] = ()) -> Traces:
+def _traces(
+    reader: TraceReader,
+    job: Job,
+    *,
+    claims: Sequence[Claim] = (),
+    letters: Sequence[Letter] = (),
+    parked: Sequence[Parked] = (),
+) -> Traces:
     return Traces(
         is_projection=isinstance(job, ProjectionJob),
         has_started=reader.has_started(job),
         claims_since=reader.claims_since(job),
         claims=claims,
         letters=letters,
+        parked=parked,
     )
 
 
@@ -196,6 +209,7 @@ def _finding(job: Job, traces: Traces, verdict: Verdict, *, place: Place | None 
         verdict.told,
         traces.claims,
         traces.letters,
+        traces.parked,
         traces.skipped,
         position=None if place is None or place.standing is None else place.standing.next_offset,
         records_before=verdict.records_before,
@@ -206,7 +220,7 @@ def _finding(job: Job, traces: Traces, verdict: Verdict, *, place: Place | None 
 
 def _is_trace(finding: JobFinding) -> bool:
     """Whether it shows that there was a record, although none can be read now."""
-    return finding.fate in (Fate.DEAD_LETTER, Fate.SKIPPED, Fate.CLAIMED, Fate.SETTLED)
+    return finding.fate in (Fate.DEAD_LETTER, Fate.PARKED, Fate.SKIPPED, Fate.CLAIMED, Fate.SETTLED)
 
 
 def _readers_of(sought: PlaceSought, jobs: Sequence[Job]) -> Sequence[Job]:

@@ -63,6 +63,56 @@ SELECT
 FROM tidegate.dead_letter AS d
 WHERE d.job = $1 AND d.topic = $2 AND d.topic_id = $3 AND d.partition = $4 AND d."offset" = $5
 
+-- name: parked_of_job
+-- Events that wait behind dead letters of their keys, by partition. $1 service, $2 job code. All generations.
+SELECT p.topic, p.partition, count(*) AS events
+FROM tidegate.parked AS p
+JOIN tidegate.job AS j ON j.id = p.job
+WHERE j.service = $1 AND j.code = $2
+GROUP BY p.topic, p.partition;
+
+-- name: parked_of_event
+-- Where an event waits, and the first letter before it. $1 job, $2 event id, $3 tenant, $4 brand (NULL: any).
+SELECT p.topic, p.partition, p."offset", p.event_id, p.parked_at, b.letter
+FROM tidegate.parked AS p
+LEFT JOIN LATERAL (
+    SELECT l.letter FROM tidegate.blocking_letter AS l
+    WHERE l.job = p.job AND l.topic = p.topic AND l.key IN (p.order_key, p.waits_for)
+    ORDER BY l.key <> p.order_key, l.turn, l."offset"
+    LIMIT 1
+) AS b ON true
+WHERE p.job = $1 AND substr(p.event_id, 1, 200) = substr($2, 1, 200) AND p.event_id = $2
+    AND ($3::text IS NULL OR p.tenant = $3) AND ($4::text IS NULL OR p.brand = $4)
+ORDER BY p.id
+LIMIT 50;
+
+-- name: parked_of_key
+-- What of a record key waits, first in its sequence first; the bound of a job bounds what is read. $1 job, $2 key,
+-- $3 topic (NULL: any).
+SELECT p.topic, p.partition, p."offset", p.event_id, p.parked_at, b.letter
+FROM tidegate.parked AS p
+LEFT JOIN LATERAL (
+    SELECT l.letter FROM tidegate.blocking_letter AS l
+    WHERE l.job = p.job AND l.topic = p.topic AND l.key IN (p.order_key, p.waits_for)
+    ORDER BY l.key <> p.order_key, l.turn, l."offset"
+    LIMIT 1
+) AS b ON true
+WHERE p.job = $1 AND p.key = $2 AND ($3::text IS NULL OR p.topic = $3)
+ORDER BY p.topic, p.turn, p."offset"
+LIMIT 50;
+
+-- name: parked_at_place
+-- The event of a record, if it waits. $1 job, $2 topic, $3 topic id, $4 partition, $5 offset.
+SELECT p.topic, p.partition, p."offset", p.event_id, p.parked_at, b.letter
+FROM tidegate.parked AS p
+LEFT JOIN LATERAL (
+    SELECT l.letter FROM tidegate.blocking_letter AS l
+    WHERE l.job = p.job AND l.topic = p.topic AND l.key IN (p.order_key, p.waits_for)
+    ORDER BY l.key <> p.order_key, l.turn, l."offset"
+    LIMIT 1
+) AS b ON true
+WHERE p.job = $1 AND p.topic = $2 AND p.topic_id = $3 AND p.partition = $4 AND p."offset" = $5;
+
 -- name: skipped_range_at
 -- The newest decision to pass an offset unread. $1 job, $2 topic, $3 topic id, $4 partition, $5 offset.
 SELECT s.first_offset, s.last_offset, s.cause, s.actor, s.reason, s.skipped_at

@@ -42,7 +42,7 @@ class JobStatus:
     """One job. `sla_seconds` is None for jobs that declare no freshness: they are never late.
 
     `intents` is what stands for it; `resting` are the partitions (as topic:number) that an operator makes rest by it.
-    `backlog` says why it rests for its dead letters, if it does.
+    `backlog` says why it rests for its dead letters, if it does. `parked` events wait behind letters of their keys.
     """
 
     code: str
@@ -53,6 +53,7 @@ class JobStatus:
     intents: Sequence[Intent] = ()
     resting: Sequence[str] = ()
     backlog: str | None = None
+    parked: int = 0
 
     @property
     def records_behind(self) -> int:
@@ -96,6 +97,7 @@ async def read_status(app: App, settings: Settings, clock: Clock) -> ServiceStat
                 positions = {job.code: await live_positions(connection, app.service, job) for job in app.jobs}
                 letters = await _letters(connection, app.service)
                 wanted = await standing_intents(connection, app.service)
+                parked = {job.code: await parked_of_job(connection, app.service, job) for job in app.jobs}
                 said = {job.code: await said_of_job(connection, app.service, job) for job in app.jobs}
                 outbox = await _outbox(connection)
                 trouble = await upkeep_trouble(connection)
@@ -107,7 +109,7 @@ async def read_status(app: App, settings: Settings, clock: Clock) -> ServiceStat
             intents = wanted.get(job.code, [])
             resting = _resting(partitions, intents, said[job.code])
             found = _job(job, partitions, letters.get(job.code, {}), intents=intents, resting=resting)
-            jobs.append(replace(found, backlog=_backlog(said[job.code])))
+            jobs.append(replace(found, backlog=_backlog(said[job.code]), parked=sum(parked[job.code].values())))
     except Transient as error:
         raise Misconfigured(f"the status cannot be read: {error}") from error
     return ServiceStatus(app.service, clock.now(), jobs, outbox, trouble)
@@ -126,8 +128,9 @@ def _job(
 
 
 def _backlog(said: Mapping[TopicPartition, Said]) -> str | None:
-    """What a living owner says of the letters that wait."""
-    resting = (each for each in said.values() if each.state is State.BACKLOG and each.seen_seconds <= UNSEEN_SECONDS)
+    """What a living owner says of the letters that wait, or of the events that wait behind them."""
+    told = (State.BACKLOG, State.PARKING)
+    resting = (each for each in said.values() if each.state in told and each.seen_seconds <= UNSEEN_SECONDS)
     return next((each.detail for each in resting), None)
 
 
@@ -181,6 +184,12 @@ async def said_of_job(connection: Connection, service: str, job: Job) -> dict[To
         )
         for row in rows
     }
+
+
+async def parked_of_job(connection: Connection, service: str, job: Job) -> dict[TopicPartition, int]:
+    """How many events wait behind dead letters of their keys, by the partitions that they stand in."""
+    rows = await connection.fetch(_QUERIES["parked_of_job"], service, job.code)
+    return {TopicPartition(row["topic"], row["partition"]): row["events"] for row in rows}
 
 
 async def _letters(connection: Connection, service: str) -> dict[str, dict[str, int]]:

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import asyncpg
 
-from tidegate.console.fate import Claim, Letter, SkippedRange
+from tidegate.console.fate import Claim, Letter, Parked, SkippedRange
 from tidegate.console.lag import LivePosition
 from tidegate.jobs.declaration import Job
 from tidegate_kernel.event import TopicPartition
@@ -71,6 +71,21 @@ class TraceReader:
         topic, number = partition
         return await self._letters(job, _QUERIES["letters_at_place"], topic, topic_id, number, offset)
 
+    async def parked_of_event(
+        self, job: Job, event_id: str, *, tenant: str | None, brand: str | None
+    ) -> Sequence[Parked]:
+        """Where the event waits behind a dead letter of its key; a tenant or brand of None means any."""
+        return await self._parked(job, _QUERIES["parked_of_event"], event_id, tenant, brand)
+
+    async def parked_of_key(self, job: Job, key: bytes, *, topic: str | None) -> Sequence[Parked]:
+        """What of the key waits, in its order; a topic of None means all."""
+        return await self._parked(job, _QUERIES["parked_of_key"], key, topic)
+
+    async def parked_at(self, job: Job, partition: TopicPartition, topic_id: UUID, offset: int) -> Sequence[Parked]:
+        """The event of the record at these coordinates, if it waits."""
+        topic, number = partition
+        return await self._parked(job, _QUERIES["parked_at_place"], topic, topic_id, number, offset)
+
     async def skipped_at(self, job: Job, partition: TopicPartition, topic_id: UUID, offset: int) -> SkippedRange | None:
         """The newest range with this offset that was passed unread by somebody's decision."""
         topic, number = partition
@@ -87,6 +102,9 @@ class TraceReader:
     async def unpublished(self, event_id: str) -> Sequence[Waiting]:
         """Events of this id that a handler published and that are not in Kafka yet."""
         return list((await self._waiting(_EVENT_ID, [event_id.encode("utf-8", "replace")])).values())
+
+    async def _parked(self, job: Job, query: str, *arguments: Any) -> Sequence[Parked]:
+        return [Parked(**row) for row in await self._rows(job, query, *arguments)]
 
     async def _letters(self, job: Job, query: str, *arguments: Any) -> Sequence[Letter]:
         letters = [Letter(**row) for row in await self._rows(job, query, *arguments)]

@@ -12,14 +12,15 @@ CREATE TABLE tidegate.blocked_key (
     PRIMARY KEY (job, topic, key)
 ) WITH (fillfactor = 50);
 
--- A dead letter that blocks its key. turn and offset: its place in the key's sequence.
+-- A dead letter that blocks a key: its own, or, of an event that a backfill met elsewhere, that one too. turn and offset: its place in the key's sequence.
 CREATE TABLE tidegate.blocking_letter (
-    letter uuid PRIMARY KEY REFERENCES tidegate.dead_letter,
+    letter uuid NOT NULL REFERENCES tidegate.dead_letter,
     job smallint NOT NULL,
     topic text NOT NULL,
     key uuid NOT NULL,
     turn bigint NOT NULL,
     "offset" bigint NOT NULL,
+    PRIMARY KEY (letter, topic, key),
     FOREIGN KEY (job, topic, key) REFERENCES tidegate.blocked_key
 );
 CREATE INDEX blocking_letter_by_key ON tidegate.blocking_letter (job, topic, key, turn, "offset");
