@@ -47,10 +47,15 @@ class Solitude:
 
     @asynccontextmanager
     async def alone(self) -> AsyncIterator[None]:
-        """Inside, nothing else is in flight."""
-        async with self._alone:
+        """Inside, nothing else is in flight. Nor is anything begun after what ends the process, while it ends."""
+        await self._alone.acquire()
+        try:
             await self._none_in_flight.wait()
             yield
+        except (Exception, asyncio.CancelledError):
+            self._alone.release()
+            raise
+        self._alone.release()
 
 
 class Caution:

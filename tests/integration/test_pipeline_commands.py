@@ -530,6 +530,23 @@ async def test_a_cancellation_that_nobody_asked_for_is_the_handlers_own(make_roa
     assert letter["error_class"].endswith("HandlerCancelled")
 
 
+@pytest.mark.parametrize("raised", [SystemExit(3), BaseExceptionGroup("both", [SystemExit(3), KeyError("n")])])
+async def test_a_handler_that_exits_ends_no_process(make_road: MakeRoad, pool: Pool, raised: BaseException) -> None:
+    """A library that calls sys.exit would end worker after worker, with all that they have in hand."""
+
+    async def leave(command: Note, ctx: Context[None]) -> None:
+        await note(command, ctx)
+        if command.n == 1:
+            raise raised
+
+    road = await make_road(job(), [handle(Note, leave)])
+    await settle(road, [record(n, b'{"n":%d}' % n) for n in range(3)])
+
+    assert await effects(pool) == ["e0", "e2"]
+    (letter,) = await road.dead_letters()
+    assert letter["error_class"].endswith("HandlerExited")
+
+
 async def test_batch_handler_is_halved_to_the_bad_record(make_road: MakeRoad, pool: Pool) -> None:
     """G6: one bad record among 64 costs a batch handler O(log n) more calls, not 64."""
     calls = 0

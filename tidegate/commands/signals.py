@@ -8,6 +8,7 @@ import signal
 import threading
 from collections.abc import Callable, Coroutine
 from datetime import timedelta
+from types import FrameType
 from typing import Any, TypeVar
 
 import structlog
@@ -39,26 +40,43 @@ def run_until_signal(
     async def main() -> T:
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, _ask_to_stop, stop, number, drain, late_code)
-        return await work(stop)
+        ending = _Ending(loop, stop, drain, late_code)
+        former = {number: signal.signal(number, ending.ask) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            return await work(stop)
+        finally:
+            for number, handler in former.items():
+                signal.signal(number, handler)
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(main())
 
 
-def _ask_to_stop(stop: asyncio.Event, number: signal.Signals, drain: timedelta | None, late_code: int) -> None:
-    if stop.is_set():
-        if number is signal.SIGINT:
-            os._exit(128 + number)
-        return
-    _log.info(logs.STOP_ASKED, signal=number.name, hint="work in hand is finished; a second Ctrl-C ends at once")
-    if drain is not None:
-        # A thread: the event loop itself may be what hangs.
-        late = threading.Timer((drain + _CLOSING).total_seconds(), _end_late, [late_code])
-        late.daemon = True
-        late.start()
-    stop.set()
+class _Ending:
+    """What signals have asked for. They are heard where they arrive, not by the event loop: it may be what hangs."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, stop: asyncio.Event, drain: timedelta | None, late_code: int
+    ) -> None:
+        self._loop, self._stop, self._drain, self._late_code = loop, stop, drain, late_code
+        self._is_asked = False
+
+    def ask(self, number: int, _frame: FrameType | None) -> None:
+        """The handler of a signal: runs between two instructions of whatever the main thread does."""
+        if self._is_asked:
+            if number == signal.SIGINT:
+                os._exit(128 + number)
+            return
+        self._is_asked = True
+        if self._drain is not None:
+            late = threading.Timer((self._drain + _CLOSING).total_seconds(), _end_late, [self._late_code])
+            late.daemon = True
+            late.start()
+        self._loop.call_soon_threadsafe(self._begin, signal.Signals(number).name)
+
+    def _begin(self, name: str) -> None:
+        _log.info(logs.STOP_ASKED, signal=name, hint="work in hand is finished; a second Ctrl-C ends at once")
+        self._stop.set()
 
 
 def _end_late(code: int) -> None:

@@ -14,6 +14,10 @@ class HandlerCancelled(TidegateError):
     """A handler let out the CancelledError of something else, such as a task of its own."""
 
 
+class HandlerExited(TidegateError):
+    """A handler called sys.exit, or let out a group of exceptions that holds more than errors."""
+
+
 class Blaming:
     """Raises HandlerFailed, naming the arrival in hand, for whatever the application's code raises inside."""
 
@@ -27,6 +31,8 @@ class Blaming:
         # CancelledError is no Exception: where it was asked for, it leaves as it is.
         if isinstance(error, asyncio.CancelledError) and not _is_asked_to_end():
             raise HandlerFailed(self._current(), HandlerCancelled("a cancellation that nobody asked for")) from error
+        if isinstance(error, SystemExit | BaseExceptionGroup) and not isinstance(error, Exception):
+            raise HandlerFailed(self._current(), HandlerExited(type(error).__name__)) from error
         if isinstance(error, Exception):
             raise HandlerFailed(self._current(), self._translate(error)) from error
 
