@@ -45,8 +45,8 @@ async def _produce(cli: Cli) -> None:
     ]
     told += [("secret", b"4111"), ("secret", None), ("agent", HOSTILE)]
     records = [
-        Outgoing(topic, value, b"\xffk-4111", [*told, ("ce_id", name)], partition=0)
-        for name, value in ((b"e1", BINARY), (b"e2", REFUSED))
+        Outgoing(topic, value, key, [*told, ("ce_id", name)], partition=0)  # of one key the second would be parked
+        for name, key, value in ((b"e1", b"\xffk-4111", BINARY), (b"e2", b"\xffk-4111-b", REFUSED))
     ]
     async with open_writer(KafkaSettings(bootstrap=cli.environment["TIDEGATE_KAFKA_BOOTSTRAP"])) as writer:
         assert not any(await writer.write(records))
