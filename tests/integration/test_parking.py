@@ -24,7 +24,7 @@ async def bench(make_road: MakeRoad) -> Bench:
 
 
 async def test_later_events_of_a_key_wait_behind_its_dead_letter(bench: Bench) -> None:
-    """G4, Case 58: an account that is closed although its opening failed is worse than one that waits: in the batch of
+    """G4, Case 60: an account that is closed although its opening failed is worse than one that waits: in the batch of
     the failure and in every later one; other keys go on."""
     first = await bench.settle([of_key(0, K), of_key(1, K, BAD), of_key(2, L), of_key(3, K)])
     second = await bench.settle([of_key(4, K), of_key(5, L)])
