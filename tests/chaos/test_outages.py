@@ -1,6 +1,6 @@
 """Each server away for a while under load: nothing is dead-lettered or lost, members stay, work resumes within seconds.
 
-`CHAOS_OUTAGE_SECONDS=60` makes each outage as long as in production; by default it outlasts the session.
+`CHAOS_OUTAGE_SECONDS=60` makes them all, each as long as in production; by default some, each longer than the session.
 """
 
 from __future__ import annotations
@@ -73,25 +73,25 @@ async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage
     servers.wipe(folder)
 
 
-@pytest.mark.parametrize(
-    "outage, stopped",
-    [
-        ("postgres frozen", _JOBS),
-        ("postgres stopped", _JOBS),
-        ("postgres read-only", _JOBS),
-        ("postgres black", _JOBS),
-        ("kafka frozen", _JOBS),
-        ("elasticsearch frozen", {"search"}),
-        ("elasticsearch refuses with 429", {"search"}),
-        ("clickhouse frozen", {"report"}),
-    ],
-)
-async def test_work_resumes_by_itself_within_seconds(stage: Stage, outage: str, stopped: frozenset[str]) -> None:
+# Each of another kind; a long run takes them all.
+_IN_SHORT = [
+    "postgres frozen",
+    "postgres read-only",
+    "kafka frozen",
+    "elasticsearch refuses with 429",
+    "clickhouse frozen",
+]
+_IN_LONG = ["postgres stopped", "postgres black", "elasticsearch frozen"]
+_STOPPED = {"elasticsearch": {"search"}, "clickhouse": {"report"}}
+
+
+@pytest.mark.parametrize("outage", [*_IN_SHORT, *(_IN_LONG if "CHAOS_OUTAGE_SECONDS" in os.environ else ())])
+async def test_work_resumes_by_itself_within_seconds(stage: Stage, outage: str) -> None:
     """G5: partitions pause, membership is kept, nobody has to do anything."""
     at = stage.scene
     before = await _takeovers(at)
     async with _outage(at, outage):
-        if others := _JOBS - stopped:
+        if others := _JOBS - _STOPPED.get(outage.partition(" ")[0], _JOBS):
             await _moves(at, others, seconds=_OUTAGE_SECONDS + 10)
         await asyncio.sleep(_OUTAGE_SECONDS)
     resumed = await _moves(at, _JOBS, seconds=60)
