@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -329,3 +330,22 @@ async def _offset(bench: Bench, head: Head) -> int:
         query = 'SELECT "offset" FROM tidegate.parked WHERE id = $1'
     offset: int = await bench.pool.fetchval(query, head.letter or head.parked)
     return offset
+
+
+async def test_the_documented_statements_free_a_key(bench: Bench) -> None:
+    """Until letters can be dealt with by a command, this is all that whoever is on call has: it must be right."""
+    await bench.settle([of_key(0, K, BAD), of_key(1, K), of_key(2, K, GARBAGE), of_key(3, L, BAD), of_key(4, L)])
+    letter = await bench.pool.fetchval('SELECT id FROM tidegate.dead_letter WHERE "offset" = 0')
+
+    await bench.pool.execute(_documented().replace(":'letter'", f"'{letter}'"))
+
+    await bench.settle([of_key(5, K), of_key(6, L)])
+    assert await bench.effects() == ["e5"]
+    assert await bench.parked() == ["e4", "e6"]
+    states = await bench.pool.fetch('SELECT "offset", state FROM tidegate.dead_letter ORDER BY "offset"')
+    assert [tuple(row) for row in states] == [(0, "discarded"), (2, "discarded"), (3, "dead")]
+
+
+def _documented() -> str:
+    text = (Path(__file__).parents[2] / "docs" / "dead-letters.md").read_text(encoding="utf-8")
+    return text[text.index("BEGIN;") : text.index("COMMIT;") + len("COMMIT;")]
