@@ -18,10 +18,11 @@ from tidegate_kernel.source import RecordSource, SourceFailure, UnreadableRecord
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """The record at `offset` cannot be handed over by the client; `error` says why."""
+    """The record at `offset` cannot be handed over by the client; `error` says why. `record`: what is known of it."""
 
     offset: int
     error: Poison
+    record: Record | None = None
 
 
 Found: TypeAlias = Sequence[Record] | Unreadable | SourceFailure
@@ -109,7 +110,7 @@ class Fetching:
 def _found(failure: SourceFailure, offset: int) -> Unreadable | SourceFailure:
     if isinstance(failure, UnreadableRecord):
         at = offset if failure.offset is None else failure.offset
-        return Unreadable(at, Poison(str(failure), reason=Reason.CLIENT_PARSE))
+        return Unreadable(at, Poison(str(failure), reason=Reason.CLIENT_PARSE), failure.record)
     if not failure.is_about_a_record:
         raise failure
     return failure

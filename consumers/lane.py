@@ -123,8 +123,8 @@ class Lane:
             held.seek(self._source)  # it must rest since we asked: read again when it may go on
             return
         match found:
-            case Unreadable(offset=offset, error=error):
-                record = UnreadRecord(*held.partition, offset)
+            case Unreadable(offset=offset, error=error, record=known):
+                record = known or UnreadRecord(*held.partition, offset)
                 await self._settling.handle(held, self._batch(held, [record], unreadable=error))
             case SourceFailure():
                 why = await self._steward.explain(self._source, held.partition, held.position, found)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from consumers.batch import Batch
 from consumers.decoding import Arrival, Undecoded
+from consumers.unread import UnreadRecord
 from dlq.letters import Failure
 from inbox.identity import ClaimKey
 from tidegate_kernel.errors import Reason
@@ -53,7 +54,7 @@ def failure_of_undecoded(batch: Batch, undecoded: Undecoded) -> Failure:
 
 
 def failure_of_record(batch: Batch, record: Record, error: BaseException, *, reason: Reason) -> Failure:
-    """The failure of a record of which only its place is known for certain."""
+    """The failure of a record of which nothing was decoded; perhaps only its place is known."""
     return Failure(
         record=record,
         topic_id=batch.topic_id,
@@ -67,4 +68,5 @@ def failure_of_record(batch: Batch, record: Record, error: BaseException, *, rea
         correlation_id=None,
         traceparent=None,
         claim=None,
+        has_payload=not isinstance(record, UnreadRecord),
     )

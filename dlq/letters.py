@@ -52,7 +52,10 @@ class Origin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """A record that a job could not handle, and why. `claim` is the (bucket, id) that the record keeps in the inbox."""
+    """A record that a job could not handle, and why. `claim` is the (bucket, id) that the record keeps in the inbox.
+
+    `has_payload` is False where the client handed over nothing but the record's place.
+    """
 
     record: Record
     topic_id: UUID
@@ -66,6 +69,7 @@ class Failure:
     correlation_id: str | None = None
     traceparent: str | None = None
     claim: tuple[date, UUID] | None = None
+    has_payload: bool = True
 
 
 def letter_id(origin: Origin, topic_id: UUID, record: Record) -> UUID:
@@ -188,7 +192,7 @@ def _outgoing(origin: Origin, letter: _Letter, kept: _Kept, now: datetime) -> Ou
         service_version=origin.service_version,
         replay_count=kept.replay_count,
         backfill=origin.backfill,
-        has_payload=failure.reason is not Reason.CLIENT_PARSE,
+        has_payload=failure.has_payload,
     )
     return dead_letter_record(notice, failure.record, topic=origin.dlq_topic)
 
@@ -197,7 +201,7 @@ def _arguments(origin: Origin, letters: Sequence[_Letter], now: datetime) -> lis
     """Column arrays in the order of `record_letters`; a letter's headers follow flat, with its place in the batch."""
     columns = zip(*(_columns(letter) for letter in letters), strict=True)
     headers = [
-        (place, name.encode("utf-8", "backslashreplace"), value)
+        (place, header_name(name), value)
         for place, letter in enumerate(letters, 1)
         for name, value in letter.failure.record.headers
     ]
@@ -236,6 +240,14 @@ def text_for_postgres(text: str, *, limit: int = _MAX_TEXT) -> str:
     """`text` as a Postgres text column can hold it: no NUL, no lone surrogates, bounded."""
     cleaned = text[:limit].replace("\0", "\ufffd")
     return cleaned.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def header_name(name: str) -> bytes:
+    """The bytes of a header's name, also where they were no UTF-8 and stand as lone surrogates in it."""
+    try:
+        return name.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:  # a surrogate that stands for no byte: nothing that Kafka could have brought
+        return name.encode("utf-8", "backslashreplace")
 
 
 def _optional_text(text: str | None) -> str | None:

@@ -104,7 +104,7 @@ class KafkaSource:
                 if not has_readable_names(record):
                     if records:
                         break
-                    raise UnreadableRecord("the name of a header is not UTF-8", offset=record.offset)
+                    raise UnreadableRecord("the name of a header is not UTF-8", offset=record.offset, record=record)
                 records.append(record)
                 if len(records) == max_records:
                     break

@@ -27,14 +27,15 @@ class SourceFailure(Transient):
 class UnreadableRecord(SourceFailure):
     """The client cannot hand over one record: a header name that is no UTF-8, or a size above the fetch limit.
 
-    `offset` is None where the client does not say which.
+    `offset` is None where the client does not say which. `record` is what could be read around the client, to be kept
+    and not to be handled: bytes of a header's name that are no text are lone surrogates in it.
     """
 
     is_about_a_record = True
 
-    def __init__(self, message: str, *, offset: int | None = None) -> None:
+    def __init__(self, message: str, *, offset: int | None = None, record: Record | None = None) -> None:
         super().__init__(message)
-        self.offset = offset
+        self.offset, self.record = offset, record
 
 
 class CorruptBatch(SourceFailure):
