@@ -91,6 +91,8 @@ def _told(report: BackfillReport) -> str:
     tally = report.tally
     end = "done" if report.is_done else "stopped; the same command resumes it"
     counts = f"{tally.applied} applied, {tally.duplicates} duplicates, {tally.skipped} skipped, {tally.stale} stale"
+    if tally.parked:
+        counts += f", {tally.parked} parked behind dead letters of their keys"
     lines = [
         f"backfill {report.run} of {report.job!r}{' (resumed)' if report.was_resumed else ''}: {end}",
         f"{tally.records} records: {counts}, {tally.dead_letters} dead letters",
