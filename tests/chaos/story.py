@@ -33,6 +33,7 @@ class Kind(StrEnum):
     REMOVAL = "removal"  # no value: the thing is gone as of its version
     GARBAGE = "garbage"  # no job can decode it
     REFUSED = "refused"  # the ledger rejects it, the projections take it
+    BEHIND = "behind"  # a change that comes behind one of these two under its key: the ledger must not take it
     UNLISTED = "unlisted"  # a type that no job takes
 
 
@@ -96,10 +97,11 @@ class Story:
                 return [first, msgspec.structs.replace(first, number=self._count(), topic=MIRROR)]
             case Kind.REMOVAL:
                 return [Told(self._count(), kind, CHANGES, key, "", self._next_version(key), 0)]
-            case Kind.GARBAGE | Kind.UNLISTED:
+            case Kind.UNLISTED:
                 return [self._change(kind, f"{kind}-{self._number}", 0, is_remembered=False)]
-            case Kind.REFUSED:
-                return [self._change(kind, f"{kind}-{self._number}", _VERSION_STEP, is_remembered=False, sign=-1)]
+            case Kind.GARBAGE | Kind.REFUSED:
+                bad = self._change(kind, f"{kind}-{self._number}", _VERSION_STEP, is_remembered=False, sign=-1)
+                return [bad, self._change(Kind.BEHIND, bad.key, 2 * _VERSION_STEP, is_remembered=False)]
             case _:
                 return [self._change(Kind.CHANGE, key, self._next_version(key))]
 

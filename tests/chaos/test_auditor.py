@@ -62,6 +62,7 @@ def found(written: Written) -> Found:
             for (t, p), end in written.ends.items()
         ],
         letters=letters,
+        parked=[_parked(logged, told) for logged, told in written.firsts() if told.kind == Kind.BEHIND],
         waiting=0,
         documents=documents,
         rows=list(documents.values()),
@@ -159,6 +160,19 @@ def _with_a_publication_of_another_id(found: Found) -> Found:
     return replace(found, published=[*found.published, other])
 
 
+def _with_a_parked_event_too_few(found: Found) -> Found:
+    return replace(found, parked=found.parked[1:])
+
+
+def _with_a_parked_event_twice(found: Found) -> Found:
+    return replace(found, parked=[*found.parked, found.parked[0]])
+
+
+def _with_a_bent_parked_event(found: Found) -> Found:
+    bent = {**found.parked[0], "value": b"{}"}
+    return replace(found, parked=[bent, *found.parked[1:]])
+
+
 def _with_records_still_waiting(found: Found) -> Found:
     return replace(found, waiting=1)
 
@@ -182,6 +196,9 @@ def _with_records_still_waiting(found: Found) -> Found:
         (_with_effects_out_of_order, Wrong.OUT_OF_ORDER),
         (_without_a_publication, Wrong.LOST),
         (_with_a_publication_of_another_id, Wrong.DOUBLED),
+        (_with_a_parked_event_too_few, Wrong.LOST),
+        (_with_a_parked_event_twice, Wrong.DOUBLED),
+        (_with_a_bent_parked_event, Wrong.UNEXPLAINED),
         (_with_records_still_waiting, Wrong.LOST),
     ],
 )
@@ -240,6 +257,10 @@ def _letter(logged: Logged) -> dict[str, Any]:
     names, values = [name.encode() for name, _ in logged.headers], [value for _, value in logged.headers]
     record = {"key": logged.key, "value": logged.value, "header_names": names, "header_values": values}
     return {"topic": topic, "partition": partition, "offset": offset, **record}
+
+
+def _parked(logged: Logged, told: Told) -> dict[str, Any]:
+    return {"code": LEDGER, "event_id": told.event_id, **_letter(logged)}
 
 
 def _published(logged: Logged, reason: str) -> Logged:

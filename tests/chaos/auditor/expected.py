@@ -36,6 +36,11 @@ def events(written: Written) -> dict[str, Told]:
     return {told.event_id: told for _, told in written.firsts() if told.is_applied_by_ledger}
 
 
+def parked(written: Written) -> dict[str, Told]:
+    """Every event that the ledger must neither apply nor drop, by id: it comes behind a dead letter of its key."""
+    return {told.event_id: told for _, told in written.firsts() if told.kind == "behind"}
+
+
 def order_of_keys(written: Written) -> dict[str, list[str]]:
     """Ids of the ledger's events in the order in which each key's log has them first. Twins have no order."""
     order: dict[str, list[str]] = defaultdict(list)

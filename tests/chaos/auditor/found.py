@@ -36,6 +36,11 @@ SELECT j.code, l.topic, l.partition, l."offset", l.key, l.value, l.header_names,
 FROM tidegate.dead_letter AS l
 JOIN tidegate.job AS j ON j.id = l.job
 """
+_PARKED = """
+SELECT j.code, p.event_id, p.topic, p.partition, p."offset", p.key, p.value, p.header_names, p.header_values
+FROM tidegate.parked AS p
+JOIN tidegate.job AS j ON j.id = p.job
+"""
 _WAITING = "SELECT count(*) FROM tidegate.outbox"
 
 
@@ -63,6 +68,7 @@ class Found:
     claims: Sequence[Mapping[str, Any]]
     positions: Sequence[Mapping[str, Any]]
     letters: Sequence[Mapping[str, Any]]
+    parked: Sequence[Mapping[str, Any]]
     waiting: int
     documents: Mapping[str, Mapping[str, Any]]
     rows: Sequence[Mapping[str, Any]]
@@ -76,7 +82,7 @@ async def read_everything(at: Addresses) -> tuple[Found, Sequence[Logged], Mappi
     try:
         tables = [
             [dict(row) for row in await connection.fetch(q)]
-            for q in (_EFFECTS, _ACCOUNTS, _CLAIMS, _POSITIONS, _LETTERS)
+            for q in (_EFFECTS, _ACCOUNTS, _CLAIMS, _POSITIONS, _LETTERS, _PARKED)
         ]
         waiting = await connection.fetchval(_WAITING)
     finally:
@@ -85,8 +91,10 @@ async def read_everything(at: Addresses) -> tuple[Found, Sequence[Logged], Mappi
     published, _ = await read_topics(at.kafka, [PUBLISHED])
     letters = {job: (await read_topics(at.kafka, [f"chaos.{job}.dlq"]))[0] for job in at.jobs}
     sources, ends = await read_topics(at.kafka, SOURCES)
-    effects, accounts, claims, positions, dead = tables
-    found = Found(at.jobs, effects, accounts, claims, positions, dead, waiting, documents, rows, published, letters)
+    effects, accounts, claims, positions, dead, parked = tables
+    found = Found(
+        at.jobs, effects, accounts, claims, positions, dead, parked, waiting, documents, rows, published, letters
+    )
     return found, sources, ends
 
 

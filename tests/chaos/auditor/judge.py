@@ -12,7 +12,7 @@ from tests.chaos.auditor import expected
 from tests.chaos.auditor.found import LEDGER, REPORT, SEARCH, Found
 from tests.chaos.auditor.letters import judge_letters
 from tests.chaos.auditor.verdict import Verdict, Wrong
-from tests.chaos.auditor.written import Told, Written
+from tests.chaos.auditor.written import Logged, Told, Written
 
 
 def judge(written: Written, found: Found) -> Verdict:
@@ -21,6 +21,7 @@ def judge(written: Written, found: Found) -> Verdict:
     verdict.add(Wrong.UNEXPLAINED, written.problems)
     _judge_positions(verdict, written, found)
     _judge_effects(verdict, written, found)
+    _judge_parked(verdict, written, found)
     _judge_accounts(verdict, written, found)
     _judge_claims(verdict, written, found)
     if SEARCH in found.jobs:
@@ -45,14 +46,16 @@ def _judge_positions(verdict: Verdict, written: Written, found: Found) -> None:
 
 
 def _judge_effects(verdict: Verdict, written: Written, found: Found) -> None:
-    events = expected.events(written)
+    events, behind = expected.events(written), expected.parked(written)
     counts = Counter(row["event_id"] for row in found.effects)
+    passed = [f"ledger: {_name(told)} passed the dead letter of its key" for i, told in behind.items() if counts[i]]
+    verdict.add(Wrong.OUT_OF_ORDER, passed)
     verdict.add(Wrong.LOST, [f"ledger: no effect of {_name(t)}" for i, t in events.items() if not counts[i]])
     verdict.add(
         Wrong.DOUBLED, [f"ledger: {counts[i]} effects of {_name(t)}" for i, t in events.items() if counts[i] > 1]
     )
     for row in found.effects:
-        told = events.get(row["event_id"])
+        told = events.get(row["event_id"]) or behind.get(row["event_id"])
         if told is None or (told.key, told.version, told.cents) != (row["key"], row["version"], row["cents"]):
             verdict.add(Wrong.UNEXPLAINED, [f"ledger: an effect that no event explains: {dict(row)}"])
     _judge_order(verdict, written, "ledger: effects", [(row["key"], row["event_id"]) for row in found.effects])
@@ -70,6 +73,21 @@ def _judge_order(verdict: Verdict, written: Written, what: str, in_order: Sequen
             if after < before:
                 sentence = f"{what} of key {key!r}: event {order[after]!r} came behind {order[before]!r}"
                 verdict.add(Wrong.OUT_OF_ORDER, [sentence])
+
+
+def _judge_parked(verdict: Verdict, written: Written, found: Found) -> None:
+    """What comes behind a dead letter of its key waits whole, once, in the ledger alone."""
+    wanted = expected.parked(written)
+    records = {logged.place: (told.event_id, logged) for logged, told in written.records}
+    held = Counter(row["event_id"] for row in found.parked)
+    verdict.add(Wrong.LOST, [f"ledger: {_name(told)} is not parked" for i, told in wanted.items() if not held[i]])
+    verdict.add(Wrong.DOUBLED, [f"ledger: {i!r} is parked {n} times" for i, n in held.items() if n > 1])
+    for row in found.parked:
+        place = (row["topic"], row["partition"], row["offset"])
+        names = [name.decode() for name in row["header_names"]]
+        kept = Logged(place, row["key"], row["value"], tuple(zip(names, row["header_values"], strict=True)))
+        if row["code"] != LEDGER or row["event_id"] not in wanted or records.get(place) != (row["event_id"], kept):
+            verdict.add(Wrong.UNEXPLAINED, [f"{row['code']}: {row['event_id']!r} is parked, or not whole"])
 
 
 def _judge_accounts(verdict: Verdict, written: Written, found: Found) -> None:

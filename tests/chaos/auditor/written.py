@@ -35,7 +35,7 @@ class Told:
     @property
     def is_taken(self) -> bool:
         """Whether it is an event in every job's eyes, so that each claims its id."""
-        return self.is_applied_by_ledger or self.kind == "refused"
+        return self.is_applied_by_ledger or self.kind in ("refused", "behind")
 
 
 @dataclass(frozen=True)
