@@ -162,8 +162,8 @@ class Expectations:
         assert self._found.odd_keys == [], f"G4: {self._found.odd_keys}"
         dead: dict[tuple[str, int, bytes | None], int] = {}
         for (topic, partition, offset), letter in self._letters.items():
-            # Of a record that the client cannot hand over nobody knows the key.
-            if letter.reason is not Reason.CLIENT_PARSE:
+            # Of a record that the client cannot hand over nobody may know the key.
+            if letter.content[0] is not None:
                 key = (topic, partition, letter.content[0])
                 dead[key] = min(offset, dead.get(key, offset))
         passed = {key: (dead[key], offset) for key, offset in last.items() if offset > dead.get(key, offset)}
