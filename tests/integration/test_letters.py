@@ -197,7 +197,8 @@ async def many(connection: Connection) -> Connection:
         SELECT
             gen_random_uuid(), 1 + n % 2, 'orders', '00000000-0000-0000-0000-000000000007', n % 8, n,
             ('key-' || n % 5000)::bytea, convert_to(repeat('x', 300), 'UTF8'),
-            CASE WHEN n % 10000 = 7 THEN 'rare' ELSE 'often' END, CASE WHEN n % 10000 = 7 THEN 'rare' ELSE '' END,
+            CASE WHEN n % 10000 = 7 THEN 'rare' ELSE 'often' END, CASE WHEN n % 10000 = 7 THEN 'rare'
+                WHEN n % 20 = 3 THEN 'some' ELSE '' END,
             CASE WHEN n % 10000 = 7 THEN 'rare' ELSE '' END,
             CASE WHEN n % 10000 = 7 THEN 'too_large' ELSE 'rejected' END, 'Rejected', 'no',
             CASE WHEN n % 10000 = 7 THEN 'rare' ELSE 'f' || n % 20 END, 1,
@@ -218,6 +219,7 @@ FILTERS = [
     (4, "rare"),
     (5, "rare"),
     (6, "rare"),
+    (6, "some"),
     (7, "rare"),
     (11, b"key-7"),
 ]

@@ -199,7 +199,8 @@ ORDER BY j.id
 
 -- name: letters_page
 -- A page of dead letters, the newest failure first. Every job and state has its own walk along an index, so that no more
--- than a page of each is read. Run it with plan_cache_mode = force_custom_plan: a filter that is not set must not be there.
+-- than a page of each is read. Run it with plan_cache_mode = force_custom_plan: a filter that is not set must not be
+-- there; and where the beginning of a text is all of it, it alone: the planner takes two comparisons for two filters.
 -- $1 jobs, $2 states, $3 reason, $4 fingerprint, $5 event type, $6 tenant, $7 brand, $8 failed since, $9 failed before,
 -- $10 text of the error, $11 key, $12 and $13 last failure and id of the last letter of the page before, $14 most.
 SELECT p.*
@@ -214,9 +215,9 @@ CROSS JOIN LATERAL (
     WHERE d.job = j.job AND d.state = s.state
         AND ($3::text IS NULL OR d.reason = $3)
         AND ($4::text IS NULL OR d.fingerprint = $4)
-        AND ($5::text IS NULL OR (LEFT(d.event_type, 200) = LEFT($5, 200) AND d.event_type = $5))
-        AND ($6::text IS NULL OR (LEFT(d.tenant, 200) = LEFT($6, 200) AND d.tenant = $6))
-        AND ($7::text IS NULL OR (LEFT(d.brand, 200) = LEFT($7, 200) AND d.brand = $7))
+        AND ($5::text IS NULL OR (LEFT(d.event_type, 200) = LEFT($5, 200) AND (LENGTH($5) < 200 OR d.event_type = $5)))
+        AND ($6::text IS NULL OR (LEFT(d.tenant, 200) = LEFT($6, 200) AND (LENGTH($6) < 200 OR d.tenant = $6)))
+        AND ($7::text IS NULL OR (LEFT(d.brand, 200) = LEFT($7, 200) AND (LENGTH($7) < 200 OR d.brand = $7)))
         AND ($8::timestamptz IS NULL OR d.last_failed_at >= $8)
         AND ($9::timestamptz IS NULL OR d.last_failed_at < $9)
         AND ($10::text IS NULL OR strpos(lower(d.error_class || ' ' || d.error_message), lower($10)) > 0)
@@ -239,9 +240,9 @@ WITH groups AS (
     WHERE d.job = ANY($1::smallint[]) AND d.state = ANY($2::text[])
         AND ($3::text IS NULL OR d.reason = $3)
         AND ($4::text IS NULL OR d.fingerprint = $4)
-        AND ($5::text IS NULL OR (LEFT(d.event_type, 200) = LEFT($5, 200) AND d.event_type = $5))
-        AND ($6::text IS NULL OR (LEFT(d.tenant, 200) = LEFT($6, 200) AND d.tenant = $6))
-        AND ($7::text IS NULL OR (LEFT(d.brand, 200) = LEFT($7, 200) AND d.brand = $7))
+        AND ($5::text IS NULL OR (LEFT(d.event_type, 200) = LEFT($5, 200) AND (LENGTH($5) < 200 OR d.event_type = $5)))
+        AND ($6::text IS NULL OR (LEFT(d.tenant, 200) = LEFT($6, 200) AND (LENGTH($6) < 200 OR d.tenant = $6)))
+        AND ($7::text IS NULL OR (LEFT(d.brand, 200) = LEFT($7, 200) AND (LENGTH($7) < 200 OR d.brand = $7)))
         AND ($8::timestamptz IS NULL OR d.last_failed_at >= $8)
         AND ($9::timestamptz IS NULL OR d.last_failed_at < $9)
         AND ($10::text IS NULL OR strpos(lower(d.error_class || ' ' || d.error_message), lower($10)) > 0)
@@ -266,9 +267,12 @@ CROSS JOIN LATERAL (
         FROM tidegate.dead_letter AS d
         WHERE d.job = g.job AND d.state = s.state AND d.fingerprint = g.fingerprint
             AND d.last_failed_at <= g.last_failed_at
-            AND ($5::text IS NULL OR (LEFT(d.event_type, 200) = LEFT($5, 200) AND d.event_type = $5))
-            AND ($6::text IS NULL OR (LEFT(d.tenant, 200) = LEFT($6, 200) AND d.tenant = $6))
-            AND ($7::text IS NULL OR (LEFT(d.brand, 200) = LEFT($7, 200) AND d.brand = $7))
+            AND (
+                $5::text IS NULL
+                OR (LEFT(d.event_type, 200) = LEFT($5, 200) AND (LENGTH($5) < 200 OR d.event_type = $5))
+            )
+            AND ($6::text IS NULL OR (LEFT(d.tenant, 200) = LEFT($6, 200) AND (LENGTH($6) < 200 OR d.tenant = $6)))
+            AND ($7::text IS NULL OR (LEFT(d.brand, 200) = LEFT($7, 200) AND (LENGTH($7) < 200 OR d.brand = $7)))
             AND ($10::text IS NULL OR strpos(lower(d.error_class || ' ' || d.error_message), lower($10)) > 0)
             AND ($11::bytea IS NULL OR d.key = $11)
         ORDER BY d.last_failed_at DESC, d.id DESC
