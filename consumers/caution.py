@@ -10,6 +10,7 @@ pay nothing.
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -52,10 +53,9 @@ class Solitude:
         try:
             await self._none_in_flight.wait()
             yield
-        except (Exception, asyncio.CancelledError):
-            self._alone.release()
-            raise
-        self._alone.release()
+        finally:
+            if not isinstance(sys.exc_info()[1], (SystemExit, KeyboardInterrupt)):
+                self._alone.release()
 
 
 class Caution:
