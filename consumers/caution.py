@@ -54,7 +54,8 @@ class Solitude:
             await self._none_in_flight.wait()
             yield
         finally:
-            if not isinstance(sys.exc_info()[1], (SystemExit, KeyboardInterrupt)):
+            error = sys.exc_info()[1]
+            if error is None or isinstance(error, (Exception, asyncio.CancelledError)):
                 self._alone.release()
 
 
