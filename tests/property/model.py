@@ -169,8 +169,8 @@ class Expectations:
         passed = {key: (dead[key], offset) for key, offset in last.items() if offset > dead.get(key, offset)}
         assert not passed, f"G4: of these keys something took effect behind their dead letters: {passed}"
         for topic, partition, offset in self._found.parked:
-            key = (topic, partition, self._by_place[topic, partition, offset].key)
-            assert dead.get(key, offset + 1) <= offset, f"G4: {key} waits at {offset} for nothing"
+            waits = (topic, partition, self._by_place[topic, partition, offset].key)
+            assert dead.get(waits, offset + 1) <= offset, f"G4: {waits} waits at {offset} for nothing"
 
     def _check_documents(self) -> None:
         """G3: a document is the newest version of its key, or gone."""
