@@ -15,6 +15,7 @@ import asyncpg
 
 from tidegate_kernel.errors import Misconfigured, Transient
 from tidegate_kernel.pooler import SharedConnection, is_pooled
+from tidegate_kernel.silence import give_up_when_silent
 
 if TYPE_CHECKING:
     from asyncpg.pool import PoolConnectionProxy
@@ -64,6 +65,8 @@ class Connections:
 
     async def note(self, connection: asyncpg.Connection[asyncpg.Record]) -> None:
         """A new one; asyncpg calls it."""
+        # After a failover nobody may be there to refuse what is sent to the old address.
+        give_up_when_silent(connection)
         self._open.add(connection)
 
     def belong_to(self, pool: Pool) -> None:

@@ -9,8 +9,8 @@ import pytest
 from consumers.caution import Solitude
 
 
-class Deadly(BaseException):
-    """As KeyboardInterrupt, which pytest would take for its own."""
+class Deadly(SystemExit):
+    """Ends the process."""
 
 
 async def test_nothing_is_begun_while_a_process_ends() -> None:
