@@ -18,10 +18,13 @@ from tidegate_kernel.event import Fence, Record
 class Attempts:
     """What is remembered of a batch between its attempts: failures by offset and class, and how it must be tried next.
 
+    `given_up`: dead letters of handlers that broke the transaction in which they were to be kept, by offset.
+
     A few time-outs do not make the first defect the last one: each class of failure has a count of its own.
     """
 
     failures: dict[int, Counter[FailureClass]] = field(default_factory=lambda: defaultdict(Counter))
+    given_up: dict[int, Failure] = field(default_factory=dict)
     tries: int = 0
     is_isolating: bool = False
 

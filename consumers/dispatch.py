@@ -23,6 +23,13 @@ class HandlerFailed(TidegateError):
         self.cause = cause
 
 
+def hidden_failure(error: BaseException | None) -> HandlerFailed | None:
+    """The handler's failure under the trouble that it made: a broken connection fails once more when it is left."""
+    while error is not None and not isinstance(error, HandlerFailed):
+        error = error.__cause__ or error.__context__
+    return error
+
+
 class Dispatcher(Protocol):
     """Turns events into commands and gives them to their handlers. Decides nothing about the business."""
 

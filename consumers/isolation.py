@@ -29,7 +29,7 @@ class Isolation:
     def __init__(self, batch: Batch, claims: dict[int, ClaimKey], dispatcher: Dispatcher, judge: Judge) -> None:
         self._batch, self._claims, self._dispatcher, self._judge = batch, claims, dispatcher, judge
         self._again: list[BaseException] = []
-        self.failures: list[Failure] = []
+        self.failures: list[Failure] = list(batch.attempts.given_up.values())
         self.published: list[Outgoing] = []
 
     async def prepare(self, arrivals: Sequence[Arrival]) -> dict[int, object]:
@@ -58,8 +58,8 @@ class Isolation:
         self.raise_if_unfinished()
 
     def _to_try(self, arrivals: Sequence[Arrival], gate: Gate) -> list[Arrival]:
-        """`prepare` ran before the claims told duplicates apart, and what is parked: what failed for one of those is
-        nobody's dead letter."""
+        """Without what has failed already. `prepare` ran before the claims told duplicates apart, and what is parked:
+        what failed for one of those is nobody's dead letter."""
         unprepared = {failure.record.offset for failure in self.failures}
         given_up, remaining = set(), []
         for arrival in arrivals:
@@ -128,6 +128,14 @@ class Isolation:
             except Exception as error:
                 raise HandlerFailed(arrivals[0], error) from error
             return published
+
+    async def blame(self, failed: HandlerFailed) -> None:
+        """The handler broke the connection, and with it the transaction: where it is given up, the batch's next attempt
+        keeps its letter without calling it. Raises Transient."""
+        before = len(self.failures)
+        await self._note(failed)
+        for failure in self.failures[before:]:
+            self._batch.attempts.given_up[failure.record.offset] = failure
 
     async def _note(self, failed: HandlerFailed) -> None:
         reason = await self._judge.verdict(self._batch.attempts, failed)

@@ -17,7 +17,7 @@ import asyncpg
 from consumers.batch import Batch, Outcome, Stop
 from consumers.claims import BatchClaims, claims_of
 from consumers.decoding import Arrival, Decoded, Decoder
-from consumers.dispatch import Dispatcher, HandlerFailed, Prepared
+from consumers.dispatch import Dispatcher, HandlerFailed, Prepared, hidden_failure
 from consumers.isolation import Isolation
 from consumers.judging import Judge
 from consumers.ledger import Ledger
@@ -30,7 +30,7 @@ from consumers.tenants import first_stop
 from dlq.letters import Failure
 from inbox.store import claim, claim_and_settle
 from projections.sink import Sink
-from tidegate_kernel.errors import Poison, Transient
+from tidegate_kernel.errors import Poison, RetryLater, Transient
 from tidegate_kernel.outbox import enqueue
 from tidegate_kernel.postgres import Connection
 from tidegate_kernel.source import Outgoing
@@ -103,6 +103,10 @@ class Pipeline:
         return Outcome(failures=[failure])
 
 
+# An outage is mostly over by then, or its breaker open; then the batch is looked at event by event.
+_TRIES_AS_A_WHOLE = 3
+
+
 class _Handled(NamedTuple):
     """What the handlers made of a batch's new events; those that `gate` does not admit have to wait."""
 
@@ -132,9 +136,10 @@ class CommandRoad:
                 # A handler that broke the transaction and swallowed the error shows only in our statements after it.
                 pass
             except Transient as error:
-                if not isinstance(error.__cause__, asyncpg.QueryCanceledError):
+                if (hidden := hidden_failure(error)) is not None:
+                    await self._judge.raise_if_worth_a_repeat(batch.attempts, hidden)
+                elif not _may_be_a_handlers(error, batch):
                     raise
-                # The COMMIT also runs the deferred constraints of the handlers' tables, which may be what took so long.
             # Isolating mode tells whose fault it is.
             batch.attempts.is_isolating = True
         return await self._one_by_one(batch, decoded, claims)
@@ -150,11 +155,16 @@ class CommandRoad:
     async def _one_by_one(self, batch: Batch, decoded: Decoded, claims: BatchClaims) -> Outcome:
         isolation = Isolation(batch, claims.by_offset(), self._dispatcher, self._judge)
         prepared = await isolation.prepare(claims.firsts)
-        async with self._ledger.transaction() as connection:
-            fresh, gate = await self._claim(connection, batch, decoded, claims)
-            await isolation.run(connection, fresh, prepared, gate)
-            handled = _Handled(fresh, gate, isolation.published, isolation.failures)
-            return await self._settle(connection, batch, decoded, claims, handled)
+        try:
+            async with self._ledger.transaction() as connection:
+                fresh, gate = await self._claim(connection, batch, decoded, claims)
+                await isolation.run(connection, fresh, prepared, gate)
+                handled = _Handled(fresh, gate, isolation.published, isolation.failures)
+                return await self._settle(connection, batch, decoded, claims, handled)
+        except Transient as error:
+            if not isinstance(error, RetryLater) and (hidden := hidden_failure(error)) is not None:
+                await isolation.blame(hidden)
+            raise
 
     async def _claim(
         self, connection: Connection, batch: Batch, decoded: Decoded, claims: BatchClaims
@@ -192,6 +202,14 @@ class CommandRoad:
         if not self._dispatcher.prepares:
             return {}
         return {arrival.record.offset: await self._dispatcher.prepare(arrival) for arrival in arrivals}
+
+
+def _may_be_a_handlers(error: Transient, batch: Batch) -> bool:
+    """Whether trouble on the way to Postgres may come from a handler that returned as if nothing had happened.
+
+    The COMMIT also runs the deferred constraints of its tables; a connection that it closed fails in our statements.
+    """
+    return isinstance(error.__cause__, asyncpg.QueryCanceledError) or batch.attempts.tries >= _TRIES_AS_A_WHOLE
 
 
 class ProjectionRoad:

@@ -492,6 +492,28 @@ async def test_time_outs_do_not_make_the_first_defect_the_last(make_road: MakeRo
     assert await road.dead_letters() == []
 
 
+@pytest.mark.parametrize("way", ["terminated", "closed"])
+async def test_a_handler_that_breaks_its_connection_costs_its_own_event(
+    make_road: MakeRoad, pool: Pool, way: str
+) -> None:
+    """Its failure hides under that of the transaction: the partition would try the batch again for ever."""
+
+    async def breaks(command: Note, ctx: Context[None]) -> None:
+        if command.n == 1 and way == "terminated":
+            await ctx.db.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+        elif command.n == 1:
+            await ctx.db.raw.close()
+        await note(command, ctx)
+
+    road = await make_road(job(retry=RetryPolicy(attempts=3)), [handle(Note, breaks)])
+    await settle(road, [record(n, b'{"n":%d}' % n) for n in range(3)])
+
+    assert await effects(pool) == ["e0", "e2"]
+    (letter,) = await road.dead_letters()
+    assert letter["offset"] == 1
+    assert letter["reason"] in (Reason.RETRIES_EXHAUSTED, Reason.HANDLER_FAILED)
+
+
 async def test_handler_over_its_time_is_cut_off(make_road: MakeRoad, pool: Pool) -> None:
     """Case 15: a hanging handler costs its record, not the partition: a dead letter, and its neighbours are applied."""
 
