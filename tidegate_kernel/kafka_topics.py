@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
@@ -13,6 +15,9 @@ from tidegate_kernel.kafka_options import connection_options
 from tidegate_kernel.kafka_reach import started
 from tidegate_kernel.settings import KafkaSettings
 
+_KNOWN_SECONDS = 10.0
+_LOOK_SECONDS = 0.05
+
 
 async def create_topics(
     settings: KafkaSettings,
@@ -21,7 +26,10 @@ async def create_topics(
     replication: int = -1,
     configs: Mapping[str, str] | None = None,
 ) -> list[str]:
-    """Creates the missing ones of `topics` (name → partitions); returns the names that were created."""
+    """Creates the missing ones of `topics` (name → partitions); returns the names that were created.
+
+    A broker that took the order may not know of it for a moment: the next command must not find the topic missing.
+    """
     admin = AIOKafkaAdminClient(**connection_options(settings))
     async with started(admin, settings, stop=admin.close):
         created = []
@@ -37,7 +45,18 @@ async def create_topics(
             except KafkaError as error:
                 raise Misconfigured(f"topic {name!r} cannot be created ({type(error).__name__}: {error})") from error
             created.append(name)
+        await _until_known(admin, created)
         return created
+
+
+async def _until_known(admin: AIOKafkaAdminClient, names: Sequence[str]) -> None:
+    """Returns once the broker describes all of them, or after a while: what is missing then is told by who needs it."""
+    with suppress(TimeoutError, KafkaError):
+        async with asyncio.timeout(_KNOWN_SECONDS):
+            missing = list(names)
+            while missing:
+                missing = [each["topic"] for each in await admin.describe_topics(missing) if each["error_code"]]
+                await asyncio.sleep(_LOOK_SECONDS if missing else 0)
 
 
 def _raise_refused(name: str, answer: Any) -> None:
