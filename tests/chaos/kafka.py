@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.chaos.process import Command, free_ports
 from tidegate.stack.jars import fetch
-from tidegate.stack.kafka import JARS, brokers_in_metadata
+from tidegate.stack.kafka import JARS, brokers_in_metadata, cluster_id
 from tidegate.stack.progress import Silence
 
 _JVM = [
@@ -102,6 +100,6 @@ async def formatted_brokers(folder: Path, *, via: Sequence[int]) -> list[Broker]
         home.mkdir()
         direct, inner, controller = free_ports(3)
         brokers.append(Broker(node, home, direct, inner, controller, port))
-    cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+    cluster = cluster_id()
     await asyncio.gather(*(broker.format(cluster, brokers) for broker in brokers))
     return brokers

@@ -45,6 +45,13 @@ _BROKER = {
 }
 
 
+def cluster_id() -> str:
+    """A new id, as `StorageTool format` takes it: one in 64 begins with a dash, which it takes for an option."""
+    while (made := base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")).startswith("-"):
+        continue
+    return made
+
+
 class Kafka:
     """`Server`: one broker that is its own controller (KRaft)."""
 
@@ -90,7 +97,7 @@ class Kafka:
         unfinished = home / f"unfinished.{os.getpid()}"
         unfinished.mkdir()
         properties = _write_properties(unfinished, unfinished / "data", ports=[1, 2])
-        cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        cluster = cluster_id()
         command = ["java", *_JVM, "-cp", f"{JARS.folder}/*", "kafka.tools.StorageTool", "format"]
         command += ["-t", cluster, "-c", str(properties)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
