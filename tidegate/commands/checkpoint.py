@@ -88,12 +88,19 @@ def list_command(
 
 
 @checkpoint_commands.command("delete", epilog=examples("tidegate checkpoint delete nightly --yes"))
-def delete_command(name: Name, yes: Annotated[bool, typer.Option("--yes", help="Do it.")] = False) -> None:
+def delete_command(
+    name: Name,
+    yes: Annotated[bool, typer.Option("--yes", help="Do it.")] = False,
+    as_json: JsonOption = False,
+) -> None:
     """Remove a checkpoint; without --yes only say what would be removed."""
     offsets = wait_for(_delete(settings_of(), name, is_sure=yes))
     if not yes:
         raise Misconfigured(f"checkpoint {name!r} holds {len(offsets)} partitions; add --yes to remove it")
-    typer.echo(f"removed checkpoint {name!r} of {len(offsets)} partitions")
+    if as_json:
+        print_json({"checkpoint": name, "partitions": len(offsets)})
+    else:
+        typer.echo(f"removed checkpoint {name!r} of {len(offsets)} partitions")
 
 
 def _place(at: str) -> Place | datetime:
