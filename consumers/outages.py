@@ -73,10 +73,10 @@ class Outages:
             await self._renew_if_demoted()
             await self._look()
             while self.open:
-                self._rest(source, holdings)
+                self._rest_or_go_on(source, holdings)
                 await self._clock.sleep(_PROBE_AGAIN_SECONDS)
                 await self._look()
-            self._go_on(source, holdings)
+            self._rest_or_go_on(source, holdings)
 
     async def _until_trouble(self, holdings: Holdings) -> None:
         looked = self._clock.monotonic()
@@ -99,8 +99,9 @@ class Outages:
             await self._connections.renew()
 
     async def _look(self) -> None:
-        answers = await asyncio.gather(*(self._answers(probe) for probe in self._probes.values()))
-        for name, answer in zip(self._probes, answers, strict=True):
+        probes = dict(self._probes)  # a handler may ask before `watch` has added Kafka's
+        answers = await asyncio.gather(*(self._answers(probe) for probe in probes.values()))
+        for name, answer in zip(probes, answers, strict=True):
             if answer and name in self.open:
                 del self.open[name]
                 self._metrics.breaker_open.labels(self._job, name).set(0)
@@ -119,21 +120,19 @@ class Outages:
         """What batches cannot do without. Without Kafka there is nothing to read, but what is in hand can settle."""
         return sorted(self.open.keys() - {KAFKA})
 
-    def _rest(self, source: RecordSource, holdings: Holdings) -> None:
-        if away := self._resting_for():
-            for held in holdings.all():
+    def _rest_or_go_on(self, source: RecordSource, holdings: Holdings) -> None:
+        away = self._resting_for()
+        for held in holdings.all():
+            if away:
                 held.hold(Hold.OUTAGE, f"{' and '.join(away)} does not answer", source)
+            elif Hold.OUTAGE in held.holds:
+                held.due = self._clock.monotonic()
+                held.release(Hold.OUTAGE, source)
         since = self.open.get(POSTGRES)
         is_long_away = since is not None and self._clock.now() - since >= _CUT_OFF_AFTER
         if is_long_away and any(map(self._is_silent, holdings.all())):
             # Their server may never answer them, even when it is back.
             self._connections.cut()
-
-    def _go_on(self, source: RecordSource, holdings: Holdings) -> None:
-        for held in holdings.all():
-            if Hold.OUTAGE in held.holds:
-                held.due = self._clock.monotonic()
-                held.release(Hold.OUTAGE, source)
 
 
 async def _in_time(probe: Probe) -> bool:

@@ -174,6 +174,24 @@ async def test_without_kafka_work_in_hand_goes_on_but_the_process_is_not_ready(
     assert not scene.held.holds
 
 
+async def test_what_is_back_is_used_while_kafka_is_still_away(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches that wait for Postgres can settle when it is back; they need nothing of Kafka."""
+
+    async def refuse(topic: str) -> UUID:
+        raise SourceFailure("no broker")
+
+    monkeypatch.setattr(scene.source, "topic_id", refuse)
+    scene.away = {POSTGRES}
+    scene.outages.suspect(Transient("timed out"))
+    await scene.until_asked()
+    assert Hold.OUTAGE in scene.held.holds
+
+    scene.away = set()
+    await scene.until_asked()
+    assert KAFKA in scene.outages.open
+    assert not scene.held.holds
+
+
 async def test_a_batch_that_hangs_on_a_dead_server_is_cut_off(scene: Scene) -> None:
     """Behind a router that drops packets an answer never comes, also not when the server is back."""
     scene.held.begin(batch_of(scene.held), scene.clock.monotonic())
