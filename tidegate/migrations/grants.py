@@ -37,6 +37,7 @@ TABLES: Mapping[str, Mapping[Duty, str]] = MappingProxyType(
         "blocked_key": {Duty.WORKER: _ALL, Duty.COMMAND: _ALL},
         "blocking_letter": {Duty.WORKER: _ALL, Duty.COMMAND: _ALL},
         "checkpoint": {Duty.COMMAND: "SELECT, INSERT, DELETE"},
+        "correction": {Duty.WORKER: _READ, Duty.COMMAND: _KEEP},
         "dead_letter": {Duty.WORKER: _KEEP, Duty.COMMAND: _KEEP},
         "flood_allowance": {Duty.WORKER: _READ, Duty.COMMAND: _KEEP},
         "inbox": {Duty.WORKER: _ADD, Duty.COMMAND: _ADD},
@@ -52,6 +53,8 @@ TABLES: Mapping[str, Mapping[Duty, str]] = MappingProxyType(
         "parked": {Duty.WORKER: _ALL, Duty.COMMAND: _ALL},
         "position": {Duty.WORKER: _KEEP, Duty.COMMAND: _KEEP},
         "presence": {Duty.WORKER: _KEEP, Duty.COMMAND: _KEEP},
+        "replay": {Duty.WORKER: _READ, Duty.COMMAND: _KEEP},
+        "replay_letter": {Duty.WORKER: _READ, Duty.COMMAND: _KEEP},
         "skipped_range": {Duty.WORKER: _READ, Duty.COMMAND: _ADD},
         "user_migration": {Duty.COMMAND: _READ},
     }
