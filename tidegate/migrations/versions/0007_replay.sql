@@ -22,12 +22,13 @@ CREATE TABLE tidegate.replay (
 );
 CREATE INDEX replay_by_job ON tidegate.replay (job, id);
 
--- What became of a letter in a run; outcome NULL: it is that run's, and nobody else's, until it is decided.
+-- What became of a letter in a run; outcome NULL: it is that run's, and nobody else's, until it is decided. was: the state
+-- that it goes back to where nothing is decided.
 CREATE TABLE tidegate.replay_letter (
     replay bigint NOT NULL REFERENCES tidegate.replay,
     letter uuid NOT NULL REFERENCES tidegate.dead_letter ON DELETE CASCADE,
+    was text NOT NULL,
     outcome text,
-    fingerprint text,
     decided_at timestamptz,
     PRIMARY KEY (replay, letter)
 );
@@ -50,6 +51,9 @@ CREATE TABLE tidegate.correction (
     PRIMARY KEY (job, topic, topic_id, partition, "offset")
 );
 
--- When a letter came to its end; decided ones are forgotten some time after it.
-ALTER TABLE tidegate.dead_letter ADD COLUMN decided_at timestamptz;
+-- decided_at: when a letter came to its end; decided ones are forgotten some time after it. has_payload: false where
+-- nothing but its place could be kept, so that it is not taken for a record without a value.
+ALTER TABLE tidegate.dead_letter
+    ADD COLUMN decided_at timestamptz,
+    ADD COLUMN has_payload boolean NOT NULL DEFAULT true;
 CREATE INDEX dead_letter_by_decision ON tidegate.dead_letter (job, decided_at) WHERE decided_at IS NOT NULL;
