@@ -206,3 +206,277 @@ WHERE b.job = $1 AND b.topic = $2 AND b.key = $3 AND b.parked = 0
         SELECT FROM tidegate.blocking_letter AS l WHERE l.job = b.job AND l.topic = b.topic AND l.key = b.key
     )
 RETURNING true;
+
+-- name: start_run
+-- A run over some letters of a job. $1 job, $2 kind, $3 state, $4 digest, $5 how many letters, $6 forced, $7 reason, $8 asked by.
+INSERT INTO tidegate.replay (job, kind, state, digest, letters, is_forced, reason, asked_by)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
+RETURNING id;
+
+-- name: reserve_letters
+-- Letters become the run's own; those that are in another state by now are left alone. Returns how many it has got.
+-- $1 run, $2 job, $3 letters, $4 states that may be taken.
+WITH mine AS MATERIALIZED (
+    SELECT d.id, d.state
+    FROM tidegate.dead_letter AS d
+    WHERE d.id = ANY ($3::uuid[]) AND d.job = $2 AND d.state = ANY ($4::text[])
+    -- Two runs that want the same letters lock them in the same order.
+    ORDER BY d.id
+    FOR UPDATE
+),
+taken AS (
+    UPDATE tidegate.dead_letter AS d SET state = 'replaying' FROM mine AS m WHERE d.id = m.id RETURNING d.id
+),
+reserved AS (
+    INSERT INTO tidegate.replay_letter AS r (replay, letter, was)
+    SELECT $1, m.id, m.state
+    FROM mine AS m
+    JOIN taken USING (id)
+    ON CONFLICT (replay, letter) DO UPDATE SET outcome = NULL, decided_at = NULL, was = excluded.was
+    RETURNING 1
+)
+SELECT count(*) FROM reserved;
+
+-- name: runs_of_letters
+-- Which unfinished runs have some letters. $1 letters.
+SELECT DISTINCT r.replay FROM tidegate.replay_letter AS r WHERE r.letter = ANY ($1::uuid[]) AND r.outcome IS NULL ORDER BY 1;
+
+-- name: read_run
+-- One run of a service. $1 service, $2 run.
+SELECT
+    r.id, j.code AS job, r.kind, r.state, r.digest, r.letters, r.parked, r.is_forced, r.reason, r.asked_by, r.approved_by,
+    r.stop_asked_by, r.holder, r.created_at, r.finished_at, r.state = 'running' AND r.lease_until <= now() AS is_stalled
+FROM tidegate.replay AS r
+JOIN tidegate.job AS j ON j.id = r.job
+WHERE j.service = $1 AND r.id = $2;
+
+-- name: recent_runs
+-- The newest runs of a service. $1 service, $2 job code or NULL, $3 how many.
+SELECT
+    r.id, j.code AS job, r.kind, r.state, r.digest, r.letters, r.parked, r.is_forced, r.reason, r.asked_by, r.approved_by,
+    r.stop_asked_by, r.holder, r.created_at, r.finished_at, r.state = 'running' AND r.lease_until <= now() AS is_stalled
+FROM tidegate.replay AS r
+JOIN tidegate.job AS j ON j.id = r.job
+WHERE j.service = $1 AND ($2::text IS NULL OR j.code = $2)
+ORDER BY r.id DESC
+LIMIT $3;
+
+-- name: outcomes_of_run
+-- What became of the letters of a run; outcome NULL: nothing yet. $1 run.
+SELECT r.outcome, count(*) AS letters FROM tidegate.replay_letter AS r WHERE r.replay = $1 GROUP BY r.outcome;
+
+-- name: failures_of_run
+-- How the letters failed that failed again in a run, the most frequent first. $1 run, $2 how many kinds.
+SELECT d.reason, d.fingerprint, min(d.error_class) AS error_class, count(*) AS letters, min(d.id::text)::uuid AS sample
+FROM tidegate.replay_letter AS r
+JOIN tidegate.dead_letter AS d ON d.id = r.letter
+WHERE r.replay = $1 AND r.outcome = 'failed'
+GROUP BY d.reason, d.fingerprint
+ORDER BY letters DESC, d.fingerprint
+LIMIT $2;
+
+-- name: lock_run
+-- A run, locked until the transaction ends: its runner's transaction has come to its end. $1 job, $2 run.
+SELECT r.kind, r.state, r.is_forced, r.asked_by, r.approved_by, r.holder, r.reason, r.letters,
+    r.state = 'running' AND r.lease_until > now() AS is_held
+FROM tidegate.replay AS r
+WHERE r.job = $1 AND r.id = $2
+FOR UPDATE;
+
+-- name: lock_stalled_runs
+-- Runs of a job whose runners are gone, locked. $1 job.
+SELECT r.id FROM tidegate.replay AS r
+WHERE r.job = $1 AND r.state = 'running' AND r.lease_until <= now()
+ORDER BY r.id
+FOR UPDATE;
+
+-- name: take_run
+-- The run is this holder's, under a new token. $1 run, $2 holder, $3 seconds of the lease.
+UPDATE tidegate.replay AS r
+SET state = 'running', token = r.token + 1, holder = $2, lease_until = now() + make_interval(secs => $3), stop_asked_by = NULL
+WHERE r.id = $1
+RETURNING r.token;
+
+-- name: hold_run
+-- The lease lasts from now; who asked the run to stop, if anybody did. Nothing where it is another's, or has ended.
+-- $1 run, $2 token, $3 seconds of the lease, $4 parked events that have been dealt with.
+UPDATE tidegate.replay AS r
+SET lease_until = clock_timestamp() + make_interval(secs => $3), parked = r.parked + $4
+WHERE r.id = $1 AND r.token = $2 AND r.state = 'running'
+RETURNING r.stop_asked_by;
+
+-- name: end_run
+-- The run has ended in a state. $1 run, $2 state.
+UPDATE tidegate.replay AS r SET state = $2, holder = NULL, lease_until = NULL, finished_at = now() WHERE r.id = $1;
+
+-- name: ask_to_stop
+-- The runner of the run ends at its next batch. $1 run, $2 who asks.
+UPDATE tidegate.replay AS r SET stop_asked_by = $2 WHERE r.id = $1;
+
+-- name: approve_run
+-- Somebody else agrees to the run, which anybody who may replay can begin now. $1 run, $2 who.
+UPDATE tidegate.replay AS r SET approved_by = $2, state = 'stopped' WHERE r.id = $1;
+
+-- name: outstanding_letters
+-- The next letters of a run, in the order of their places. $1 run, $2 how many.
+SELECT d.id, d.topic, d.topic_id, d.partition, d."offset"
+FROM tidegate.replay_letter AS r
+JOIN tidegate.dead_letter AS d ON d.id = r.letter
+WHERE r.replay = $1 AND r.outcome IS NULL
+ORDER BY d.topic, d.topic_id, d.partition, d."offset"
+LIMIT $2;
+
+-- name: undecided_letters
+-- Letters of a run that were left as they are, to be tried when it is resumed. $1 run, $2 outcomes.
+SELECT r.letter FROM tidegate.replay_letter AS r WHERE r.replay = $1 AND r.outcome = ANY ($2::text[]);
+
+-- name: keys_of_letters
+-- The keys that some letters block. $1 letters.
+SELECT l.letter, l.topic, l.key FROM tidegate.blocking_letter AS l WHERE l.letter = ANY ($1::uuid[]) ORDER BY l.topic, l.key;
+
+-- name: loose_keys
+-- Keys of a job whose sequences begin with a parked event: what was before it is gone. $1 job.
+SELECT b.topic, b.key
+FROM tidegate.blocked_key AS b
+CROSS JOIN LATERAL (
+    SELECT p.turn, p."offset"
+    FROM tidegate.parked AS p
+    WHERE p.job = b.job AND p.topic = b.topic AND p.order_key = b.key
+    ORDER BY p.turn, p."offset"
+    LIMIT 1
+) AS first
+WHERE b.job = $1 AND NOT EXISTS (
+    SELECT FROM tidegate.blocking_letter AS l
+    WHERE l.job = b.job AND l.topic = b.topic AND l.key = b.key
+        AND (l.turn, l."offset") < (first.turn, first."offset")
+)
+ORDER BY b.topic, b.key;
+
+-- name: beginnings
+-- The first entries of some sequences, in their order; whether a parked event also waits for another key.
+-- $1 job, $2 topics, $3 keys, $4 how many entries of each.
+SELECT k.place, s.letter, s.parked, s.turn, s."offset", s.topic_id, s.partition, s.is_held_back
+FROM unnest($2::text[], $3::uuid[]) WITH ORDINALITY AS k (topic, key, place)
+CROSS JOIN LATERAL (
+    (
+        SELECT l.letter, NULL::bigint AS parked, l.turn, l."offset", d.topic_id, d.partition, false AS is_held_back
+        FROM tidegate.blocking_letter AS l
+        JOIN tidegate.dead_letter AS d ON d.id = l.letter
+        WHERE l.job = $1 AND l.topic = k.topic AND l.key = k.key
+        ORDER BY l.turn, l."offset"
+        LIMIT $4
+    )
+    UNION ALL
+    (
+        SELECT
+            NULL, p.id, p.turn, p."offset", p.topic_id, p.partition,
+            EXISTS (
+                SELECT FROM tidegate.blocked_key AS b
+                WHERE b.job = p.job AND b.topic = p.topic AND b.key = p.waits_for
+            )
+        FROM tidegate.parked AS p
+        WHERE p.job = $1 AND p.topic = k.topic AND p.order_key = k.key
+        ORDER BY p.turn, p."offset"
+        LIMIT $4
+    )
+    ORDER BY turn, "offset"
+    LIMIT $4
+) AS s
+ORDER BY k.place, s.turn, s."offset";
+
+-- name: lock_letters_of_run
+-- The records of letters that a run still has to decide about, locked; value: as corrected. $1 run, $2 letters.
+SELECT
+    d.id, d.topic, d.topic_id, d.partition, d."offset", d.recorded_at, d.key, d.value, d.header_names, d.header_values,
+    d.claimed_bucket, d.claimed_id, d.first_failed_at, d.has_payload, c.kind AS correction, c.value AS corrected_value
+FROM tidegate.dead_letter AS d
+LEFT JOIN tidegate.correction AS c
+    ON c.job = d.job AND c.topic = d.topic AND c.topic_id = d.topic_id AND c.partition = d.partition
+        AND c."offset" = d."offset"
+WHERE d.id = ANY ($2::uuid[]) AND d.state = 'replaying'
+    AND EXISTS (SELECT FROM tidegate.replay_letter AS r WHERE r.replay = $1 AND r.letter = d.id AND r.outcome IS NULL)
+ORDER BY d.id
+FOR UPDATE OF d;
+
+-- name: parked_records
+-- The records of parked events. $1 their numbers.
+SELECT
+    p.id, p.topic, p.topic_id, p.partition, p."offset", p.recorded_at, p.key, p.value, p.header_names, p.header_values,
+    p.claimed_bucket, p.claimed_id
+FROM tidegate.parked AS p
+WHERE p.id = ANY ($1::bigint[]);
+
+-- name: decide_letters
+-- What became of some letters of a run; only what is still undecided is decided. $1 run, $2 letters, $3 outcomes,
+-- $4 after how many replays a letter that fails is quarantined. Returns what has come to its end.
+WITH decided AS (
+    UPDATE tidegate.replay_letter AS r
+    SET outcome = o.outcome, decided_at = now()
+    FROM unnest($2::uuid[], $3::text[]) AS o (letter, outcome)
+    WHERE r.replay = $1 AND r.letter = o.letter AND r.outcome IS NULL
+    RETURNING r.letter, r.outcome, r.was
+),
+told AS (
+    UPDATE tidegate.dead_letter AS d
+    SET
+        replay_count = d.replay_count + CASE WHEN o.outcome IN ('resolved', 'superseded', 'failed') THEN 1 ELSE 0 END,
+        state = CASE
+            WHEN o.outcome IN ('resolved', 'superseded', 'already_processed', 'discarded') THEN o.outcome
+            WHEN o.outcome <> 'failed' THEN o.was
+            WHEN d.replay_count + 1 >= $4 THEN 'quarantined'
+            ELSE 'dead'
+        END,
+        decided_at = CASE
+            WHEN o.outcome IN ('resolved', 'superseded', 'already_processed', 'discarded') THEN now()
+        END
+    FROM decided AS o
+    WHERE d.id = o.letter AND d.state = 'replaying'
+    RETURNING d.id, d.key, d.state, d.decided_at
+)
+SELECT t.id, t.key, t.state, t.decided_at FROM told AS t WHERE t.decided_at IS NOT NULL ORDER BY t.id;
+
+-- name: leave_letters
+-- What a run has not decided stays as it was before it. $1 run, $2 outcome that says so.
+WITH left_over AS (
+    UPDATE tidegate.replay_letter AS r SET outcome = $2, decided_at = now() WHERE r.replay = $1 AND r.outcome IS NULL
+    RETURNING r.letter, r.was
+)
+UPDATE tidegate.dead_letter AS d SET state = l.was FROM left_over AS l WHERE d.id = l.letter AND d.state = 'replaying';
+
+-- name: take_out_letters
+-- Letters leave the sequences of all their keys. $1 letters.
+DELETE FROM tidegate.blocking_letter AS l WHERE l.letter = ANY ($1::uuid[]);
+
+-- name: take_out_events
+-- Parked events leave their sequences. $1 job, $2 their numbers.
+WITH gone AS (
+    DELETE FROM tidegate.parked AS p WHERE p.id = ANY ($2::bigint[]) AND p.job = $1 RETURNING p.topic, p.order_key
+)
+UPDATE tidegate.blocked_key AS b
+SET parked = b.parked - g.events
+FROM (SELECT topic, order_key, count(*) AS events FROM gone GROUP BY topic, order_key) AS g
+WHERE b.job = $1 AND b.topic = g.topic AND b.key = g.order_key;
+
+-- name: put_letters
+-- Letters in the place of parked events that failed. $1 job, $2 letters, $3 topics, $4 keys, $5 turns, $6 offsets.
+INSERT INTO tidegate.blocking_letter (letter, job, topic, key, turn, "offset")
+SELECT l.letter, $1, l.topic, l.key, l.turn, l."offset"
+FROM unnest($2::uuid[], $3::text[], $4::uuid[], $5::bigint[], $6::bigint[]) AS l (letter, topic, key, turn, "offset")
+ON CONFLICT (letter, topic, key) DO NOTHING;
+
+-- name: free_keys
+-- Those of some locked keys of whose sequences nothing is left are free. $1 job, $2 topics, $3 keys.
+DELETE FROM tidegate.blocked_key AS b
+USING unnest($2::text[], $3::uuid[]) AS k (topic, key)
+WHERE b.job = $1 AND b.topic = k.topic AND b.key = k.key AND b.parked = 0
+    AND NOT EXISTS (
+        SELECT FROM tidegate.blocking_letter AS l WHERE l.job = b.job AND l.topic = b.topic AND l.key = b.key
+    )
+RETURNING b.topic, b.key;
+
+-- name: keys_behind_all
+-- Keys with events that also waited for one of some other keys. $1 job, $2 topics, $3 those other keys.
+SELECT DISTINCT p.topic, p.order_key AS key
+FROM tidegate.parked AS p
+JOIN unnest($2::text[], $3::uuid[]) AS k (topic, key) ON p.topic = k.topic AND p.waits_for = k.key
+WHERE p.job = $1;
