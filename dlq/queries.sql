@@ -480,3 +480,58 @@ SELECT DISTINCT p.topic, p.order_key AS key
 FROM tidegate.parked AS p
 JOIN unnest($2::text[], $3::uuid[]) AS k (topic, key) ON p.topic = k.topic AND p.waits_for = k.key
 WHERE p.job = $1;
+
+-- name: lock_letter_state
+-- The state of a letter, locked until the transaction ends. $1 letter.
+SELECT d.state FROM tidegate.dead_letter AS d WHERE d.id = $1 FOR UPDATE;
+
+-- name: keep_edit
+-- What a letter's record says from now on; an earlier edit is replaced, a discard stays (then no row comes back).
+-- $1 letter, $2 value, $3 reason, $4 who.
+INSERT INTO tidegate.correction AS c (
+    job, topic, topic_id, partition, "offset", kind, value, letter, reason, made_by
+)
+SELECT d.job, d.topic, d.topic_id, d.partition, d."offset", 'edit', $2, d.id, $3, $4
+FROM tidegate.dead_letter AS d
+WHERE d.id = $1
+ON CONFLICT (job, topic, topic_id, partition, "offset") DO UPDATE SET
+    value = excluded.value,
+    letter = excluded.letter,
+    reason = excluded.reason,
+    made_by = excluded.made_by,
+    made_at = excluded.made_at
+WHERE c.kind = 'edit'
+RETURNING c.letter;
+
+-- name: keep_discards
+-- The records of some letters are passed by from now on; an edit of one is replaced, an earlier discard stays.
+-- $1 letters, $2 reason, $3 who. Returns those that were not discarded before.
+INSERT INTO tidegate.correction AS c (job, topic, topic_id, partition, "offset", kind, letter, reason, made_by)
+SELECT d.job, d.topic, d.topic_id, d.partition, d."offset", 'discard', d.id, $2, $3
+FROM tidegate.dead_letter AS d
+WHERE d.id = ANY ($1::uuid[])
+-- Two transactions that touch the same places lock them in the same order.
+ORDER BY d.job, d.topic, d.topic_id, d.partition, d."offset"
+ON CONFLICT (job, topic, topic_id, partition, "offset") DO UPDATE SET
+    kind = 'discard',
+    value = NULL,
+    letter = excluded.letter,
+    reason = excluded.reason,
+    made_by = excluded.made_by,
+    made_at = excluded.made_at
+WHERE c.kind = 'edit'
+RETURNING c.letter;
+
+-- name: corrections_of_letters
+-- What was decided about the records of some letters. $1 letters.
+SELECT d.id AS letter, c.kind, c.value
+FROM tidegate.dead_letter AS d
+JOIN tidegate.correction AS c USING (job, topic, topic_id, partition, "offset")
+WHERE d.id = ANY ($1::uuid[]);
+
+-- name: corrections_from
+-- What was decided about records of a partition from an offset on.
+-- $1 job, $2 topic, $3 topic id, $4 partition, $5 first offset.
+SELECT c."offset", c.kind, c.value
+FROM tidegate.correction AS c
+WHERE c.job = $1 AND c.topic = $2 AND c.topic_id = $3 AND c.partition = $4 AND c."offset" >= $5;
