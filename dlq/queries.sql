@@ -55,7 +55,13 @@ written AS (
     ORDER BY l.id
     ON CONFLICT (job, topic, topic_id, partition, "offset") DO UPDATE SET
         occurrences = d.occurrences + 1,
-        last_failed_at = excluded.last_failed_at,
+        -- The times of a letter only grow, whatever the clocks say: by them the DLQ topic's records are put in order. The
+        -- second microsecond is for an outcome that was told one after the failure.
+        last_failed_at = greatest(
+            excluded.last_failed_at,
+            d.last_failed_at + interval '2 microseconds',
+            d.decided_at + interval '1 microsecond'
+        ),
         reason = excluded.reason,
         error_class = excluded.error_class,
         error_message = excluded.error_message,
@@ -72,11 +78,19 @@ written AS (
         backfill = d.backfill AND excluded.backfill,
         -- What had been put right fails again; every other state is somebody's decision and stays.
         state = CASE d.state WHEN 'resolved' THEN 'dead' ELSE d.state END
-    RETURNING d.id, d.topic, d.topic_id, d.partition, d."offset", d.first_failed_at, d.replay_count
+    RETURNING
+        d.id, d.topic, d.topic_id, d.partition, d."offset", d.first_failed_at, d.last_failed_at, d.occurrences,
+        d.replay_count, d.backfill, d.event_id, d.event_type, d.claimed_bucket, d.claimed_id
 )
-SELECT l.id, w.id AS letter_id, w.first_failed_at, w.replay_count
+SELECT
+    l.id, w.id AS letter_id, w.first_failed_at, w.last_failed_at, w.occurrences, w.replay_count, w.backfill, w.event_id,
+    w.event_type, w.claimed_bucket, w.claimed_id
 FROM written AS w
 JOIN letters AS l USING (topic, topic_id, partition, "offset");
+
+-- name: last_failures
+-- When some letters last failed. $1 letters.
+SELECT d.id, d.last_failed_at FROM tidegate.dead_letter AS d WHERE d.id = ANY ($1::uuid[]);
 
 -- name: lock_blocked_keys
 -- Those of some keys that are blocked, locked in one order. $1 job, $2 topics, $3 keys (distinct pairs).
@@ -315,7 +329,7 @@ UPDATE tidegate.replay AS r SET stop_asked_by = $2 WHERE r.id = $1;
 
 -- name: approve_run
 -- Somebody else agrees to the run, which anybody who may replay can begin now. $1 run, $2 who.
-UPDATE tidegate.replay AS r SET approved_by = $2, state = 'stopped' WHERE r.id = $1;
+UPDATE tidegate.replay AS r SET approved_by = $2 WHERE r.id = $1;
 
 -- name: outstanding_letters
 -- The next letters of a run, in the order of their places. $1 run, $2 how many.
