@@ -11,8 +11,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from uuid import UUID
+
+import asyncpg
 
 from dlq.states import LetterState
 from tidegate_kernel.errors import AlreadyRunning, LeaseLost, Misconfigured
@@ -287,8 +289,8 @@ async def _take(connection: Connection, job: JobId, run: int, holder: str) -> Ho
     return Hold(job, run, await connection.fetchval(_QUERIES["take_run"], run, holder, LEASE_SECONDS))
 
 
-async def _locked(connection: Connection, job: JobId, run: int) -> Mapping[str, Any]:
-    row: Mapping[str, Any] | None = await connection.fetchrow(_QUERIES["lock_run"], job, run)
+async def _locked(connection: Connection, job: JobId, run: int) -> asyncpg.Record:
+    row = await connection.fetchrow(_QUERIES["lock_run"], job, run)
     if row is None:
         raise Misconfigured(f"the job has no run {run}; 'tidegate dlq runs' shows which there are")
     return row

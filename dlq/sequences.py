@@ -1,0 +1,166 @@
+"""The sequences of keys as a run works through them: dead letters and the events parked behind them, in their order."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from dlq.parking import OrderKey, blocked_among
+from dlq.stored import StoredRecord, stored_record
+from tidegate_kernel.event import JobId
+from tidegate_kernel.postgres import Connection
+from tidegate_kernel.queries import load_queries
+
+_QUERIES = load_queries("dlq")
+
+
+class Link(NamedTuple):
+    """One entry of a key's sequence: a dead letter, or a parked event by its number.
+
+    `is_held_back`: the parked event also waits for another key, which is blocked.
+    """
+
+    letter: UUID | None
+    parked: int | None
+    turn: int
+    offset: int
+    topic_id: UUID
+    partition: int
+    is_held_back: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LetterRecord:
+    """What a letter holds. `claim` is what it has taken in the inbox. `corrected`: somebody has edited it."""
+
+    record: StoredRecord
+    topic_id: UUID
+    claim: tuple[date, UUID] | None
+    first_failed_at: datetime
+    has_payload: bool
+    correction: str | None
+    corrected_value: bytes | None
+
+    @property
+    def current(self) -> StoredRecord:
+        """The record as it is to be handled now."""
+        if self.correction != "edit":
+            return self.record
+        old = self.record
+        return StoredRecord(
+            old.topic, old.partition, old.offset, old.timestamp, old.key, self.corrected_value, old.headers
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ParkedRecord:
+    """What a parked event holds, and its claim."""
+
+    record: StoredRecord
+    claim: tuple[date, UUID]
+
+
+async def lock_keys(connection: Connection, job: JobId, keys: Collection[OrderKey]) -> Collection[OrderKey]:
+    """Those of `keys` that are blocked are the caller's until its transaction ends: nobody parks behind them then."""
+    return (await blocked_among(connection, job, keys)).keys()
+
+
+async def beginnings(
+    connection: Connection, job: JobId, keys: Sequence[OrderKey], *, limit: int
+) -> Mapping[OrderKey, Sequence[Link]]:
+    """Returns the first entries of the keys' sequences. To decide by them, lock the keys in a statement before."""
+    rows = await connection.fetch(_QUERIES["beginnings"], job, *_columns(keys), limit)
+    links: dict[OrderKey, list[Link]] = defaultdict(list)
+    for row in rows:
+        place, *link = row
+        links[keys[place - 1]].append(Link(*link))
+    return links
+
+
+async def keys_of(connection: Connection, letters: Sequence[UUID]) -> Mapping[UUID, Sequence[OrderKey]]:
+    """Returns the keys that the letters block, nearly always one each; letters that block nothing are left out."""
+    keys: dict[UUID, list[OrderKey]] = defaultdict(list)
+    for row in await connection.fetch(_QUERIES["keys_of_letters"], list(letters)):
+        keys[row["letter"]].append(OrderKey(row["topic"], row["key"]))
+    return keys
+
+
+async def loose_keys(connection: Connection, job: JobId) -> Sequence[OrderKey]:
+    """Returns keys whose sequences begin with a parked event: a run was cut short behind a letter."""
+    return [OrderKey(row["topic"], row["key"]) for row in await connection.fetch(_QUERIES["loose_keys"], job)]
+
+
+async def lock_letters(connection: Connection, run: int, letters: Sequence[UUID]) -> Mapping[UUID, LetterRecord]:
+    """Returns those of the letters that the run has yet to decide, locked until the caller's transaction ends."""
+    rows = await connection.fetch(_QUERIES["lock_letters_of_run"], run, list(letters))
+    return {row["id"]: _letter(row) for row in rows}
+
+
+async def parked_records(connection: Connection, numbers: Sequence[int]) -> Mapping[int, ParkedRecord]:
+    """Returns the records of parked events, whose keys the caller has locked."""
+    rows = await connection.fetch(_QUERIES["parked_records"], list(numbers))
+    return {row["id"]: ParkedRecord(stored_record(row), (row["claimed_bucket"], row["claimed_id"])) for row in rows}
+
+
+class Failed(NamedTuple):
+    """A parked event that failed, the letter that it has become, and its place in the sequence."""
+
+    parked: int
+    letter: UUID
+    key: OrderKey
+    turn: int
+    offset: int
+
+
+async def put_in_place(connection: Connection, job: JobId, failed: Sequence[Failed]) -> None:
+    """Letters stand where their events were parked. Take the events out afterwards, so that their keys stay blocked."""
+    if failed:
+        await connection.execute(
+            _QUERIES["put_letters"],
+            job,
+            [each.letter for each in failed],
+            *_columns([each.key for each in failed]),
+            [each.turn for each in failed],
+            [each.offset for each in failed],
+        )
+
+
+async def take_out(
+    connection: Connection, job: JobId, *, letters: Sequence[UUID], events: Sequence[int], keys: Sequence[OrderKey]
+) -> Sequence[OrderKey]:
+    """Letters and parked events leave their sequences, which are those of `keys`, locked by the caller.
+
+    Returns the keys with events that waited for one that is free now.
+    """
+    if letters:
+        await connection.execute(_QUERIES["take_out_letters"], list(letters))
+    if events:
+        await connection.execute(_QUERIES["take_out_events"], job, list(events))
+    freed = await connection.fetch(_QUERIES["free_keys"], job, *_columns(keys))
+    if not freed:
+        return []
+    behind = await connection.fetch(
+        _QUERIES["keys_behind_all"], job, [row["topic"] for row in freed], [row["key"] for row in freed]
+    )
+    return [OrderKey(row["topic"], row["key"]) for row in behind]
+
+
+def _letter(row: Any) -> LetterRecord:
+    claimed = row["claimed_id"]
+    return LetterRecord(
+        record=stored_record(row),
+        topic_id=row["topic_id"],
+        claim=None if claimed is None else (row["claimed_bucket"], claimed),
+        first_failed_at=row["first_failed_at"],
+        has_payload=row["has_payload"],
+        correction=row["correction"],
+        corrected_value=row["corrected_value"],
+    )
+
+
+def _columns(keys: Collection[OrderKey]) -> tuple[list[str], list[UUID]]:
+    return [key.topic for key in keys], [key.digest for key in keys]
