@@ -23,11 +23,12 @@ from consumers.ownership import Hold, Holdings
 from consumers.pipeline import Pipeline
 from consumers.positions import Position
 from consumers.steward import Steward, Survey
+from consumers.watchdog import watch_client
 from tidegate_kernel import logs
 from tidegate_kernel.clock import Clock
 from tidegate_kernel.errors import LeaseLost, Misconfigured, StaleOwner, Transient
 from tidegate_kernel.event import RunId, TopicPartition
-from tidegate_kernel.source import RecordSource
+from tidegate_kernel.source import ClientDied, RecordSource
 
 _log = structlog.get_logger(__name__)
 
@@ -63,6 +64,7 @@ class Backfill:
         self._starts: dict[TopicPartition, int] = {}
         self._stopping = asyncio.Event()
         self._lost: TopicPartition | None = None
+        self._died: ClientDied | None = None
 
     # What lanes ask and tell their host, beside settings, clock and meter.
 
@@ -73,7 +75,11 @@ class Backfill:
         """Whoever started it sees its dead letters counted, and can end it."""
 
     def note_trouble(self, error: Transient) -> None:
-        self._outages.suspect(error)
+        if not isinstance(error, ClientDied):
+            self._outages.suspect(error)
+        elif not self._stopping.is_set():
+            self._died = error
+            self._stopping.set()
 
     def note_lost(self, partition: TopicPartition, *, is_assigned: bool) -> None:  # noqa: ARG002  # no group here
         """Another process works on this backfill: this one has to end."""
@@ -98,7 +104,8 @@ class Backfill:
     async def run(self, positions: Mapping[TopicPartition, Position], lease: BackfillLease, run: RunId) -> bool:
         """Reads every partition to its end; whether it got there (False after `stop`).
 
-        Raises LeaseLost or StaleOwner if another process took it, Misconfigured for a partition that cannot be read on.
+        Raises LeaseLost or StaleOwner if another process took it, Misconfigured for a partition that cannot be read on,
+        ClientDied where it can be read on with a new client.
         """
         self._starts = {partition: position.next_offset for partition, position in positions.items()}
         survey = await self._steward.survey(self._source, sorted(positions))
@@ -113,6 +120,7 @@ class Backfill:
                 upkeep = [
                     tasks.create_task(self._keep_lease(lease, run), name="backfill-lease"),
                     tasks.create_task(self._outages.watch(self._source, self._holdings), name="breakers"),
+                    tasks.create_task(watch_client(self._source, self.clock, self.note_trouble), name="client-watch"),
                 ]
                 for lane in lanes:
                     tasks.create_task(lane.run(), name=f"lane-{lane.number}")
@@ -124,11 +132,13 @@ class Backfill:
             raise group.exceptions[0] from group  # whoever failed first ended the others
         await self._steward.release(self._holdings.all())
         self._raise_if_lost()
+        if self._died is not None:
+            raise self._died
         return self._is_done()
 
     async def _take(self, partition: TopicPartition, survey: Survey) -> None:
         position = await self._steward.take(partition, survey)
-        held = self._holdings.add(partition, position)
+        held = self._holdings.add(partition, position, await self._steward.corrections(partition, position))
         held.suspect_next(self.settings.batch_size)
         if (obstacle := survey.obstacle(partition, position)) is not None:
             held.block(obstacle, self._source)

@@ -27,12 +27,12 @@ from consumers.recreation import watch_topics
 from consumers.steward import Steward
 from consumers.taking import Taking
 from consumers.watch import Watch
-from consumers.watchdog import Watchdog
+from consumers.watchdog import Watchdog, watch_client
 from tidegate_kernel import logs
 from tidegate_kernel.clock import Clock
 from tidegate_kernel.errors import Transient
 from tidegate_kernel.event import TopicPartition
-from tidegate_kernel.source import Assigned, RecordSource, Revoked
+from tidegate_kernel.source import Assigned, ClientDied, RecordSource, Revoked
 
 Join = Callable[[Assigned, Revoked], AbstractAsyncContextManager[RecordSource]]
 """Joins the job's group on its topics; the two listeners are called by the client."""
@@ -64,6 +64,7 @@ class ConsumerLoop:
         self._taking = Taking(steward, watch, self)
         self._commits = Commits(clock, self.note_trouble)
         self._stopping = asyncio.Event()
+        self._died: ClientDied | None = None
         self._running: list[Lane] = []
         self._started = clock.monotonic()
         self.holdings = Holdings(settings.lanes)
@@ -80,7 +81,10 @@ class ConsumerLoop:
         self._stopping.set()
 
     async def run(self) -> None:
-        """Returns after `stop`, with finished work settled and the group left. Raises what ended the loop early."""
+        """Returns after `stop`, with finished work settled and the group left. Raises what ended the loop early.
+
+        A client that died (ClientDied) ends it as gently as `stop`.
+        """
         async with self._join(self._note_assigned, self._drain) as source:
             self.source = source
             self.has_joined = True
@@ -102,7 +106,10 @@ class ConsumerLoop:
                     name="topic-watch",
                 ),
                 tasks.create_task(self._outages.watch(source, self.holdings), name="breakers"),
-                tasks.create_task(Watchdog(source, self.holdings, self.clock).watch(), name="watchdog"),
+                tasks.create_task(
+                    Watchdog(source, self.holdings, self.clock, self.note_trouble).watch(), name="watchdog"
+                ),
+                tasks.create_task(watch_client(source, self.clock, self.note_trouble), name="client-watch"),
                 tasks.create_task(self._watch.run(self), name="intents"),
             ]
             self._running = self._lanes(source)
@@ -111,9 +118,12 @@ class ConsumerLoop:
             await self._finish(lanes)
             for task in upkeep:
                 task.cancel()
-        await self._commits.tell(source, self.holdings.settled())
+        if self._died is None:
+            await self._commits.tell(source, self.holdings.settled())
         await self._steward.release(self.holdings.all())
         await self._watch.leave()
+        if self._died is not None:
+            raise self._died
 
     async def _until_stopped(self, running: Sequence[asyncio.Task[None]]) -> None:
         """Raises RuntimeError if one of `running` ends before: a TaskGroup says nothing of one that is cancelled."""
@@ -172,7 +182,12 @@ class ConsumerLoop:
                 self._watch.obey(held, self.source)
 
     def note_trouble(self, error: Transient) -> None:
-        self._outages.suspect(error)
+        if not isinstance(error, ClientDied):
+            self._outages.suspect(error)
+        elif not self._stopping.is_set():
+            # No outage: nothing comes back by waiting. What is in hand can settle, then a new client is needed.
+            self._died = error
+            self._stopping.set()
 
     def note_lost(self, partition: TopicPartition, *, is_assigned: bool) -> None:
         self._taking.note_lost(partition, is_assigned=is_assigned)

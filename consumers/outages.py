@@ -19,7 +19,7 @@ from tidegate_kernel import logs
 from tidegate_kernel.clock import Clock
 from tidegate_kernel.metrics import Metrics
 from tidegate_kernel.postgres import Connections, is_demoted
-from tidegate_kernel.source import RecordSource
+from tidegate_kernel.source import ClientDied, RecordSource
 
 Probe = Callable[[], Awaitable[bool]]
 """Whether a dependency answers on a fresh connection. One that raises does not answer."""
@@ -141,6 +141,10 @@ async def _in_time(probe: Probe) -> bool:
 
 
 async def _kafka_answers(source: RecordSource) -> bool:
+    try:
+        source.require_alive()
+    except ClientDied:
+        return True  # a client that cannot ask says nothing of Kafka; it is replaced
     for partition in source.assignment():
         await source.topic_id(partition.topic)
         break

@@ -1,8 +1,8 @@
-"""Notices a partition that is assigned and not fetched, though its log goes on: the client can lose sight of one."""
+"""Notices what the client does not say: that it lost sight of a partition, or that it has ceased to work at all."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import structlog
@@ -12,10 +12,12 @@ from tidegate_kernel import logs
 from tidegate_kernel.clock import Clock
 from tidegate_kernel.errors import Transient
 from tidegate_kernel.event import TopicPartition
-from tidegate_kernel.source import LogRange, RecordSource
+from tidegate_kernel.source import ClientDied, LogRange, RecordSource
 
 _log = structlog.get_logger(__name__)
 
+# Nobody is asked: the look costs microseconds. It bounds how long nothing is read before a new client is made.
+_LOOK_AT_CLIENT_SECONDS = 1.0
 _LOOK_EVERY_SECONDS = 15.0
 # A fetch that Kafka answers takes a fraction of a second, also across an election of leaders.
 STALLED_SECONDS = 60.0
@@ -33,11 +35,23 @@ class _Standstill:
     since: float
 
 
-class Watchdog:
-    """Looks after the partitions of one job."""
+async def watch_client(source: RecordSource, clock: Clock, on_trouble: Callable[[Transient], None]) -> None:
+    """Looks until cancelled; `on_trouble` hears of it when the client of `source` has died, idle or not."""
+    while True:
+        await clock.sleep(_LOOK_AT_CLIENT_SECONDS)
+        try:
+            source.require_alive()
+        except ClientDied as error:
+            on_trouble(error)
 
-    def __init__(self, source: RecordSource, holdings: Holdings, clock: Clock) -> None:
-        self._source, self._holdings, self._clock = source, holdings, clock
+
+class Watchdog:
+    """Looks after the partitions of one job. `on_trouble` hears of it when only a new client can help."""
+
+    def __init__(
+        self, source: RecordSource, holdings: Holdings, clock: Clock, on_trouble: Callable[[Transient], None]
+    ) -> None:
+        self._source, self._holdings, self._clock, self._on_trouble = source, holdings, clock, on_trouble
         self._standing: dict[TopicPartition, _Standstill] = {}
 
     async def watch(self) -> None:
@@ -51,7 +65,8 @@ class Watchdog:
                 self._standing.clear()
 
     async def look(self) -> None:
-        """A partition that stands still for too long is sought anew, and known as stalled. Raises SourceFailure.
+        """A partition that stands still for too long is sought anew, and known as stalled; where it then stands still
+        for as long again, the client has to go. Raises SourceFailure.
 
         Ends are asked of Kafka: what the client believes of a partition that it forgot is as old as its last fetch.
         """
@@ -74,7 +89,11 @@ class Watchdog:
         was_asked_for = held.empty_fetches - earlier.empty_fetches >= _EMPTY_FETCHES
         is_long = self._clock.monotonic() - earlier.since >= STALLED_SECONDS
         if is_long and was_asked_for and held.stalled_since is None:
+            self._standing[held.partition] = _Standstill(held, reached, held.empty_fetches, self._clock.monotonic())
             self._wake(held, ranges[held.partition].end)
+        elif is_long and was_asked_for:
+            where = f"{held.partition}@{held.resume_offset}"
+            self._on_trouble(ClientDied(f"{where}: not fetched, although it was sought anew {STALLED_SECONDS:g} s ago"))
 
     def _wake(self, held: Holding, end: int) -> None:
         held.stalled_since = self._clock.monotonic()

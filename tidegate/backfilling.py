@@ -6,12 +6,14 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import NamedTuple
 
 import structlog
 
 from consumers.backfill import Backfill, Progress
 from consumers.backfill_lease import BackfillLease, Unfinished, start_deed
+from consumers.failure import RetryPolicy
 from consumers.intents import Intents
 from consumers.meter import Tally
 from consumers.positions import Positions
@@ -25,11 +27,12 @@ from tidegate.worker import open_resources, open_sink
 from tidegate_kernel import logs
 from tidegate_kernel.audit import refuse_early
 from tidegate_kernel.clock import SystemClock
-from tidegate_kernel.errors import AlreadyRunning
+from tidegate_kernel.errors import AlreadyRunning, Unreachable
 from tidegate_kernel.event import RunId
 from tidegate_kernel.kafka import open_reader
 from tidegate_kernel.permissions import Action, Actor, Deed
 from tidegate_kernel.settings import Settings
+from tidegate_kernel.source import ClientDied
 
 # What a backfill is asked for with stands in a module of its own, and is imported from here.
 __all__ = ["BackfillOptions", "BackfillReport", "BackfillStart", "run_backfill"]
@@ -38,6 +41,8 @@ _log = structlog.get_logger(__name__)
 
 _WAIT_FOR_LEASE_SECONDS = 1.0
 _PROGRESS_EVERY_SECONDS = 0.2
+# As often as the lease is renewed while it is read.
+_RESTART = RetryPolicy(name="restart", first_delay=timedelta(seconds=0.5), longest_delay=timedelta(seconds=5))
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,19 +79,56 @@ async def run_backfill(
         if begun is None:
             raise AlreadyRunning(f"backfill of {code!r}: stopped while waiting for another process")
         parts = await assemble(app, job, resources, sink=sink, run=begun.run)
-        positions = await Positions(resources.pool, job=live.id, run=begun.run, owner=resources.owner).all()
-        source = await opened.enter_async_context(open_reader(settings.kafka, positions))
-        backfill = backfill_of(parts, source, clock)
         _log.info(logs.BACKFILL_STARTED, job=code, run=begun.run, source=options.start.spell())
-        async with _watched(backfill, options.on_progress, stop):
-            is_done = await backfill.run(positions, lease, begun.run)
+        is_done, progress = await _Reading(parts, resources, lease, begun.run).to_end(options.on_progress, stop)
         tally = parts.meter.tally
         if is_done:
             await lease.finish(begun.run, records=tally.records, dead_letters=tally.dead_letters)
         else:
             await lease.release(begun.run)
         _log.info(logs.BACKFILL_FINISHED, job=code, run=begun.run, done=is_done, records=tally.records)
-        return BackfillReport(code, begun.run, is_done, begun.was_resumed, backfill.progress(), tally, begun.gaps)
+        return BackfillReport(code, begun.run, is_done, begun.was_resumed, progress, tally, begun.gaps)
+
+
+class _Reading:
+    """One process's reading of a backfill, with one client after the other if need be."""
+
+    def __init__(self, parts: JobParts, resources: Resources, lease: BackfillLease, run: RunId) -> None:
+        self._parts, self._resources, self._lease, self._run = parts, resources, lease, run
+        self._passed = 0
+
+    async def to_end(self, on_progress: Callable[[Progress], None], stop: asyncio.Event) -> tuple[bool, Progress]:
+        """Whether it got there (False after `stop`), and how far. A client that died is replaced, the lease kept.
+
+        Raises Unreachable if Kafka does not answer at the start, and as `Backfill.run`.
+        """
+        failures, progress = 0, Progress(0, 0)
+
+        def note(latest: Progress) -> None:
+            nonlocal progress
+            progress = Progress(self._passed + latest.done, self._passed + latest.total)
+            on_progress(progress)
+
+        while True:
+            try:
+                return await self._with_a_client(note, stop), progress
+            except (ClientDied, Unreachable) as error:
+                if isinstance(error, Unreachable) and failures == 0:
+                    raise
+                failures += 1
+                self._passed = progress.done
+                _log.warning(logs.BACKFILL_RESTARTED, run=self._run, failures=failures, error=str(error))
+                if await is_set_within(_RESTART.delay(failures, error), stop):
+                    return False, progress
+                await self._lease.renew(self._run)
+
+    async def _with_a_client(self, on_progress: Callable[[Progress], None], stop: asyncio.Event) -> bool:
+        pool, owner = self._resources.pool, self._resources.owner
+        positions = await Positions(pool, job=self._parts.id, run=self._run, owner=owner).all()
+        async with open_reader(self._resources.settings.kafka, positions) as source:
+            backfill = backfill_of(self._parts, source, self._resources.clock)
+            async with _watched(backfill, on_progress, stop):
+                return await backfill.run(positions, self._lease, self._run)
 
 
 def _first_deed(code: str, options: BackfillOptions) -> Deed:

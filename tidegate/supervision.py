@@ -14,17 +14,19 @@ from tidegate.assembly import JobParts, live_loop
 from tidegate.vitals import Vitals
 from tidegate_kernel import logs
 from tidegate_kernel.clock import Clock
-from tidegate_kernel.errors import Misconfigured
+from tidegate_kernel.errors import Misconfigured, Unreachable
 
 _log = structlog.get_logger(__name__)
 
 _RESTART = RetryPolicy(name="restart", first_delay=timedelta(seconds=1), longest_delay=timedelta(seconds=30))
+# Whoever worked for that long is not in a circle: the next restart is a first one.
+_LASTING_SECONDS = 600.0
 
 
 async def supervise(parts: JobParts, join: Join, *, clock: Clock, vitals: Vitals, stop: asyncio.Event) -> None:
     """Returns after `stop`; a loop that ends before that with an error is started anew after a pause.
 
-    Raises Misconfigured where Kafka refuses this member at its first join.
+    Raises Misconfigured where Kafka refuses this member at its first join, not where it does not answer then.
     """
     code, restarts = parts.job.job_code, 0
     # Everything that this task and those it starts will log is about this job.
@@ -33,20 +35,25 @@ async def supervise(parts: JobParts, join: Join, *, clock: Clock, vitals: Vitals
         loop = live_loop(parts, join, clock)
         watcher = asyncio.create_task(_when(stop, loop.stop), name=f"stop-{code}")
         vitals.watch(parts, loop)
+        began = clock.monotonic()
         try:
             await loop.run()
         except Exception as error:
-            if isinstance(error, Misconfigured) and restarts == 0 and not loop.has_joined:
-                raise  # Kafka answered a moment ago and does not take this member: its settings are wrong
-            # Kafka away while joining, a defect of ours, an error of our own statements: never a record's fault, so
-            # nothing is given up. What had not settled is read again.
-            restarts += 1
+            if _is_refused(error) and restarts == 0 and not loop.has_joined:
+                raise  # Kafka answers and does not take this member: its settings are wrong
+            # Kafka away while joining, a client that died, a defect of ours, an error of our own statements: never a
+            # record's fault, so nothing is given up. What had not settled is read again.
+            restarts = 1 if clock.monotonic() - began > _LASTING_SECONDS else restarts + 1
             delay = _RESTART.delay(restarts, error)
             _log.error(logs.JOB_RESTARTED, job=code, restarts=restarts, wait_seconds=round(delay, 1), exc_info=error)
             await is_set_within(delay, stop)
         finally:
             watcher.cancel()
             vitals.unwatch(code)
+
+
+def _is_refused(error: Exception) -> bool:
+    return isinstance(error, Misconfigured) and not isinstance(error, Unreachable)
 
 
 async def is_set_within(seconds: float, event: asyncio.Event) -> bool:

@@ -13,6 +13,8 @@ from tidegate_kernel.event import JobCode
 
 # A batch takes milliseconds to seconds and a handler is cut off long before this; a loop silent for longer hangs.
 _SILENCE_SECONDS = 120.0
+# Sought anew at first, read by a new client after STALLED_SECONDS: a loop that still holds it long after that hangs.
+_HOPELESS_SECONDS = 2 * STALLED_SECONDS
 
 
 class Vitals:
@@ -44,12 +46,11 @@ class Vitals:
             for code, silence in silences.items()
             if silence > _SILENCE_SECONDS
         ]
-        # Sought anew at the first notice; where that did not help, a process that joins the group anew will.
         return silent + [
             f"job {code!r}: {held.partition} is behind and not fetched"
             for code, loop in self._loops.items()
             for held in loop.holdings.all()
-            if held.stalled_since is not None and now - held.stalled_since > STALLED_SECONDS
+            if held.stalled_since is not None and now - held.stalled_since > _HOPELESS_SECONDS
         ]
 
     def ready(self) -> Sequence[str]:

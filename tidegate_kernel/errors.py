@@ -109,3 +109,7 @@ class Denied(TidegateError):
 
 class Misconfigured(TidegateError):
     """A setting, declaration or server is not as it must be; the message names the thing and the remedy."""
+
+
+class Unreachable(Misconfigured):
+    """A server does not answer. At a first start its address may be wrong; one that has answered before is away."""

@@ -5,17 +5,16 @@ This is the door; its neighbours `kafka_…` stand behind it. No other module im
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 
 from aiokafka import AIOKafkaConsumer
-from aiokafka.errors import KafkaError
 
 from tidegate_kernel.event import TopicPartition
+from tidegate_kernel.kafka_close import close_consumer
 from tidegate_kernel.kafka_metadata import TopicIds
 from tidegate_kernel.kafka_options import connection_options, consumer_options
-from tidegate_kernel.kafka_reach import require_reachable, started, unusable
+from tidegate_kernel.kafka_reach import bounded, require_reachable, started
 from tidegate_kernel.kafka_source import KafkaSource, RebalanceListener, client_partition
 from tidegate_kernel.kafka_topics import create_topics
 from tidegate_kernel.kafka_writer import KafkaWriter, start_producer
@@ -41,7 +40,7 @@ async def join_group(
     """Yields a member of `group`; leaves the group afterwards. Raises Misconfigured if Kafka cannot be reached."""
     consumer = AIOKafkaConsumer(**consumer_options(settings, group=group))
     consumer.subscribe(topics=list(topics), listener=RebalanceListener(on_assigned, on_revoked))
-    async with started(consumer, settings, stop=consumer.stop):
+    async with started(consumer, settings, close=close_consumer):
         yield KafkaSource(consumer, TopicIds(consumer._client))
 
 
@@ -49,7 +48,7 @@ async def join_group(
 async def open_reader(settings: KafkaSettings, partitions: Iterable[TopicPartition] = ()) -> AsyncIterator[KafkaSource]:
     """Yields a reader of `partitions` outside any group, for backfills and for asking about offsets."""
     consumer = AIOKafkaConsumer(**consumer_options(settings, group=None))
-    async with started(consumer, settings, stop=consumer.stop):
+    async with started(consumer, settings, close=close_consumer):
         wanted = [client_partition(p) for p in partitions]
         if wanted:
             consumer.assign(wanted)
@@ -60,10 +59,7 @@ async def open_reader(settings: KafkaSettings, partitions: Iterable[TopicPartiti
 async def open_writer(settings: KafkaSettings, *, timeout: float = 10) -> AsyncIterator[KafkaWriter]:
     """Yields a writer whose calls last `timeout` seconds at most. Raises Misconfigured as `join_group`."""
     await require_reachable(settings, connection_options(settings))
-    try:
-        producer = await asyncio.wait_for(start_producer(settings), timeout=15)
-    except (KafkaError, OSError, TimeoutError) as error:
-        raise unusable(settings, f"{type(error).__name__}: {error}") from error
+    producer = await bounded(start_producer(settings), settings)
     writer = KafkaWriter(settings, producer, timeout=timeout)
     try:
         yield writer

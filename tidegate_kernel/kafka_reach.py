@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from aiokafka.conn import collect_hosts, create_conn
 from aiokafka.errors import IllegalSaslStateError, KafkaError
 from aiokafka.protocol.metadata import MetadataRequest
 
-from tidegate_kernel.errors import Misconfigured
+from tidegate_kernel.errors import Misconfigured, Unreachable
+from tidegate_kernel.kafka_connection import guard_connections, told_as_broken
 from tidegate_kernel.kafka_options import connection_options
 from tidegate_kernel.settings import KafkaSettings
+
+_T = TypeVar("_T")
 
 _DEADLINE_SECONDS = 15.0
 # What a single connection takes of the options that the clients share.
@@ -30,21 +33,28 @@ _OF_A_CONNECTION = (
 
 
 @asynccontextmanager
-async def started(client: Any, settings: KafkaSettings, *, stop: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
-    """`client` runs inside, and `stop` was called afterwards. Raises Misconfigured if Kafka cannot be used."""
+async def started(
+    client: Any, settings: KafkaSettings, *, close: Callable[[Any], Awaitable[None]]
+) -> AsyncIterator[None]:
+    """`client` (a consumer or admin client) runs inside, and is closed afterwards, also where it did not start.
+
+    Raises Misconfigured if Kafka cannot be used, Unreachable where it does not answer.
+    """
+    guard_connections(client._client)
     try:
         await require_reachable(settings, connection_options(settings))
-        await asyncio.wait_for(client.start(), timeout=_DEADLINE_SECONDS)
-    except Misconfigured:
-        await stop()
-        raise
-    except (KafkaError, OSError, TimeoutError) as error:
-        await stop()
-        raise unusable(settings, f"{type(error).__name__}: {error}") from error
-    try:
+        await bounded(client.start(), settings)
         yield
     finally:
-        await stop()
+        await close(client)
+
+
+async def bounded(starting: Awaitable[_T], settings: KafkaSettings) -> _T:
+    """Returns what `starting` a client comes to. Raises as `started`."""
+    try:
+        return await asyncio.wait_for(starting, timeout=_DEADLINE_SECONDS)
+    except (KafkaError, OSError, TimeoutError) as error:
+        raise unusable(settings, f"{type(error).__name__}: {error}", error) from error
 
 
 async def require_reachable(settings: KafkaSettings, options: Mapping[str, Any]) -> None:
@@ -54,7 +64,7 @@ async def require_reachable(settings: KafkaSettings, options: Mapping[str, Any])
         async with asyncio.timeout(_DEADLINE_SECONDS):
             await _require_one(settings, chosen)
     except TimeoutError as error:
-        raise unusable(settings, f"no answer within {_DEADLINE_SECONDS:g} s") from error
+        raise unusable(settings, f"no answer within {_DEADLINE_SECONDS:g} s", error) from error
 
 
 async def _require_one(settings: KafkaSettings, options: Mapping[str, Any]) -> None:
@@ -69,23 +79,30 @@ async def _require_one(settings: KafkaSettings, options: Mapping[str, Any]) -> N
             # A broker that refuses an OAUTHBEARER token says so in a way that the client takes for a yes; what it
             # asks next is never answered.
             raise unusable(settings, "the broker answers, but does not let us in; is the token valid?")
-    raise unusable(settings, _spell(failure)) from failure
+    raise unusable(settings, _spell(failure), failure) from failure
 
 
 async def _names_brokers(host: str, port: int, options: Mapping[str, Any]) -> bool:
-    connection = await create_conn(host, port, **options)
-    try:
-        return bool((await connection.send(MetadataRequest([]))).brokers)
-    finally:
-        connection.close()
+    with told_as_broken():
+        connection = await create_conn(host, port, **options)
+        try:
+            return bool((await connection.send(MetadataRequest([]))).brokers)
+        finally:
+            connection.close()
 
 
-def unusable(settings: KafkaSettings, why: str) -> Misconfigured:
-    """The error for a Kafka that is not as the settings say; one line."""
-    return Misconfigured(
+def unusable(settings: KafkaSettings, why: str, cause: BaseException | None = None) -> Misconfigured:
+    """The error for a Kafka that is not as the settings say, or not there, as `cause` tells; one line."""
+    kind = Misconfigured if cause is None or _is_refusal(cause) else Unreachable
+    return kind(
         f"kafka at {settings.bootstrap} cannot be used over {_road(settings)}: {why}; "
         "check TIDEGATE_KAFKA_BOOTSTRAP and the TIDEGATE_KAFKA_SECURITY_…, _SASL_… and _SSL_… settings"
     )
+
+
+def _is_refusal(error: BaseException) -> bool:
+    """Whether a broker has said no, and will say it again."""
+    return isinstance(error, KafkaError) and getattr(error, "errno", -1) > 0 and not error.retriable
 
 
 def _road(settings: KafkaSettings) -> str:

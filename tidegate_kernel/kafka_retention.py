@@ -12,6 +12,7 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import ClusterAuthorizationFailedError, KafkaError, TopicAuthorizationFailedError, for_code
 
 from tidegate_kernel.errors import Misconfigured
+from tidegate_kernel.kafka_close import close_admin
 from tidegate_kernel.kafka_options import connection_options
 from tidegate_kernel.kafka_reach import started, unusable
 from tidegate_kernel.settings import KafkaSettings
@@ -38,11 +39,11 @@ async def read_retention(settings: KafkaSettings, topics: Collection[str]) -> Ma
     """
     admin = AIOKafkaAdminClient(**connection_options(settings))
     resources = [ConfigResource(ConfigResourceType.TOPIC, name, dict.fromkeys(_NAMES)) for name in sorted(topics)]
-    async with started(admin, settings, stop=admin.close):
+    async with started(admin, settings, close=close_admin):
         try:
             answers = await admin.describe_configs(resources) if resources else []
         except (KafkaError, OSError) as error:
-            raise unusable(settings, f"topic settings: {type(error).__name__}: {error}") from error
+            raise unusable(settings, f"topic settings: {type(error).__name__}: {error}", error) from error
     found = {}
     for answer in answers:
         for code, _, _, name, entries in answer.resources:

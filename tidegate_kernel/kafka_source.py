@@ -25,7 +25,9 @@ from aiokafka.structs import TopicPartition as ClientPartition
 
 from tidegate_kernel.errors import Transient
 from tidegate_kernel.event import Record, TopicPartition
-from tidegate_kernel.kafka_metadata import TopicIds
+from tidegate_kernel.kafka_close import close_consumer
+from tidegate_kernel.kafka_life import require_alive
+from tidegate_kernel.kafka_metadata import TopicDescription, TopicIds
 from tidegate_kernel.kafka_salvage import has_readable_names, refetch
 from tidegate_kernel.source import (
     Assigned,
@@ -63,6 +65,9 @@ class KafkaSource:
         self._consumer = consumer
         self._topic_ids = topic_ids
 
+    def require_alive(self) -> None:
+        require_alive(self._consumer)
+
     def assignment(self) -> frozenset[TopicPartition]:
         return _ours(self._consumer.assignment())
 
@@ -81,8 +86,10 @@ class KafkaSource:
         except OffsetOutOfRangeError as error:
             raise OffsetOutOfRange(f"the log does not hold {_spell_client(error)}") from error
         except (KafkaError, OSError) as error:
+            self.require_alive()
             raise SourceFailure(f"fetch: {type(error).__name__}: {error}") from error
         except Exception as error:
+            self.require_alive()
             # Out of the client's parser: UnicodeDecodeError for a header name, and whatever else odd bytes can raise.
             if len(wanted) != 1:
                 message = f"the client cannot parse a record of some partition: {type(error).__name__}"
@@ -143,6 +150,7 @@ class KafkaSource:
             async with asyncio.timeout(_COMMIT_SECONDS):
                 await self._consumer.commit({client_partition(p): OffsetAndMetadata(o, "") for p, o in offsets.items()})
         except TimeoutError as error:
+            self.require_alive()
             raise Transient(f"commit of {_spell(offsets)}: no answer within {_COMMIT_SECONDS:g} s") from error
         except (CommitFailedError, IllegalStateError, IllegalGenerationError, UnknownMemberIdError) as error:
             generation = self._consumer._coordinator.generation
@@ -151,6 +159,7 @@ class KafkaSource:
         except IllegalOperation as error:
             raise NotAssigned(f"commit of {_spell(offsets)}: this reader is in no group") from error
         except KafkaError as error:
+            self.require_alive()
             raise Transient(f"commit of {_spell(offsets)}: {type(error).__name__}: {error}") from error
 
     async def ranges(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, LogRange]:
@@ -163,6 +172,7 @@ class KafkaSource:
                 self._consumer.beginning_offsets(wanted), self._consumer.end_offsets(wanted)
             )
         except (KafkaError, OSError) as error:
+            self.require_alive()
             raise SourceFailure(f"offsets: {type(error).__name__}: {error}") from error
         return {TopicPartition(*p): LogRange(starts[p], ends[p]) for p in wanted}
 
@@ -175,18 +185,25 @@ class KafkaSource:
             found = await self._consumer.offsets_for_times(dict.fromkeys(wanted, timestamp_ms))
             ends = await self._consumer.end_offsets(wanted)
         except (KafkaError, OSError) as error:
+            self.require_alive()
             raise SourceFailure(f"offsets by time: {type(error).__name__}: {error}") from error
         return {TopicPartition(*p): found[p].offset if found.get(p) else ends[p] for p in wanted}
 
     async def topic_id(self, topic: str) -> UUID:
-        return (await self._topic_ids.describe([topic]))[topic].id
+        return (await self._describe(topic)).id
 
     async def partitions_of(self, topic: str) -> frozenset[TopicPartition]:
-        described = await self._topic_ids.describe([topic])
-        return frozenset(TopicPartition(topic, p) for p in described[topic].partitions)
+        return frozenset(TopicPartition(topic, p) for p in (await self._describe(topic)).partitions)
 
     async def close(self) -> None:
-        await self._consumer.stop()
+        await close_consumer(self._consumer)
+
+    async def _describe(self, topic: str) -> TopicDescription:
+        try:
+            return (await self._topic_ids.describe([topic]))[topic]
+        except SourceFailure:
+            self.require_alive()
+            raise
 
     def _state(self, partition: TopicPartition) -> Any | None:
         subscription = self._consumer._subscription.subscription

@@ -11,6 +11,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import KafkaError, TopicAlreadyExistsError, for_code
 
 from tidegate_kernel.errors import Misconfigured
+from tidegate_kernel.kafka_close import close_admin
 from tidegate_kernel.kafka_options import connection_options
 from tidegate_kernel.kafka_reach import started
 from tidegate_kernel.settings import KafkaSettings
@@ -31,7 +32,7 @@ async def create_topics(
     A broker that took the order may not know of it for a moment: the next command must not find the topic missing.
     """
     admin = AIOKafkaAdminClient(**connection_options(settings))
-    async with started(admin, settings, stop=admin.close):
+    async with started(admin, settings, close=close_admin):
         created = []
         for name, partitions in topics.items():
             new = NewTopic(name, partitions, 1, topic_configs=dict(configs or {}))

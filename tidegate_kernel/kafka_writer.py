@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Sequence
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from typing import Any
 
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError, MessageSizeTooLargeError, RecordListTooLargeError
 
+from tidegate_kernel.kafka_close import close_producer
+from tidegate_kernel.kafka_connection import guard_connections
+from tidegate_kernel.kafka_life import is_producer_alive
 from tidegate_kernel.kafka_options import producer_options
 from tidegate_kernel.settings import KafkaSettings
 from tidegate_kernel.source import MessageTooLarge, NotAcknowledged, Outgoing
@@ -35,6 +38,8 @@ class KafkaWriter:
         late = NotAcknowledged(f"kafka at {self._settings.bootstrap} did not confirm within {self._timeout:g} s")
         try:
             async with asyncio.timeout(self._timeout):
+                if self._producer is not None and not is_producer_alive(self._producer):
+                    await self._drop()
                 await self._write(records, outcomes)
         except TimeoutError:
             pass
@@ -62,16 +67,12 @@ class KafkaWriter:
     async def _drop(self) -> None:
         producer, self._producer = self._producer, None
         if producer is not None:
-            await _drop_producer(producer)
+            await close_producer(producer, flush_seconds=0)
 
     async def close(self) -> None:
         producer, self._producer = self._producer, None
-        if producer is None:
-            return
-        try:
-            await asyncio.wait_for(producer.stop(), timeout=self._timeout)
-        except TimeoutError:
-            await _drop_producer(producer)
+        if producer is not None:
+            await close_producer(producer, flush_seconds=self._timeout)
 
 
 _Sent = NotAcknowledged | asyncio.Future[Any]
@@ -148,15 +149,9 @@ def _told(outcome: _Sent, late: NotAcknowledged) -> NotAcknowledged | None:
 async def start_producer(settings: KafkaSettings) -> Any:
     """A client that is connected. One that cannot be, or is cut off meanwhile, leaves nothing open behind."""
     producer = AIOKafkaProducer(**producer_options(settings))
+    guard_connections(producer.client)
     async with AsyncExitStack() as unless_started:
-        unless_started.push_async_callback(_drop_producer, producer)
+        unless_started.push_async_callback(close_producer, producer, flush_seconds=0)
         await producer.start()
         unless_started.pop_all()
     return producer
-
-
-async def _drop_producer(producer: Any) -> None:
-    """Closes connections and forgets what was not sent. `stop` would first wait, without bound, for all of it."""
-    producer._closed = True
-    with suppress(TimeoutError):
-        await asyncio.wait_for(asyncio.gather(producer._sender.close(), producer.client.close()), timeout=5)

@@ -50,6 +50,10 @@ class OffsetOutOfRange(SourceFailure):
     is_about_a_record = True
 
 
+class ClientDied(SourceFailure):
+    """The client has ceased to work for good. Neither a record nor Kafka is at fault: a new client is needed."""
+
+
 class NotAssigned(Transient):
     """The partition is not (or no longer) assigned to this member."""
 
@@ -83,6 +87,12 @@ class Outgoing:
 
 class RecordSource(Protocol):
     """A member of a consumer group, or a reader of assigned partitions. Used from one event loop only."""
+
+    def require_alive(self) -> None:
+        """Returns while the client works, whether or not Kafka answers it. Raises ClientDied.
+
+        Asks nobody. Every method that may raise Transient raises ClientDied in its place where that is why it failed.
+        """
 
     def assignment(self) -> frozenset[TopicPartition]:
         """Partitions the client believes are ours now."""

@@ -25,23 +25,22 @@ class Silent:
     """A client whose broker never answers."""
 
     def __init__(self) -> None:
-        self.was_closed = False
         self.sent: list[asyncio.Future[Any]] = []
         self.has_sent = asyncio.Event()
         cluster = SimpleNamespace(partitions_for_topic=lambda _: {0}, unauthorized_topics=set())
-        self.client = SimpleNamespace(cluster=cluster, close=self._close)
-        self._sender = SimpleNamespace(close=self._close)
+        self.client = SimpleNamespace(cluster=cluster, _conns={})
+        self._sender = SimpleNamespace(_sender_task=asyncio.create_task(asyncio.Event().wait()))
+        self._message_accumulator = SimpleNamespace(close=asyncio.Event().wait)
+        self._closed = False
 
     async def send(self, topic: str, **fields: object) -> asyncio.Future[Any]:
         self.sent.append(asyncio.get_running_loop().create_future())
         self.has_sent.set()
         return self.sent[-1]
 
-    async def stop(self) -> None:
-        await asyncio.Event().wait()
-
-    async def _close(self) -> None:
-        self.was_closed = True
+    @property
+    def was_closed(self) -> bool:
+        return self._closed and self._sender._sender_task.done()
 
 
 @pytest.fixture

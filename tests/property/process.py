@@ -182,6 +182,9 @@ class GatedSource:
     def __init__(self, real: MemorySource, process: Process) -> None:
         self._real, self._process = real, process
 
+    def require_alive(self) -> None:
+        self._real.require_alive()
+
     def assignment(self) -> frozenset[TopicPartition]:
         return self._real.assignment()
 

@@ -12,8 +12,9 @@ from consumers.ownership import Hold, Holding, Holdings
 from consumers.positions import Position
 from consumers.watchdog import STALLED_SECONDS, Watchdog
 from tidegate.testing.memory import MemoryBroker
+from tidegate_kernel.errors import Transient
 from tidegate_kernel.event import Record, TopicPartition
-from tidegate_kernel.source import RecordSource
+from tidegate_kernel.source import ClientDied, RecordSource
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -39,7 +40,8 @@ class Scene:
         self.broker, self.source, self.clock = broker, source, StillClock()
         self.holdings = Holdings(1)
         self.held = [self.holdings.add(p, Position(1, 0, UUID(int=7))) for p in (P0, P1)]
-        self.watchdog = Watchdog(source, self.holdings, self.clock)
+        self.trouble: list[Transient] = []
+        self.watchdog = Watchdog(source, self.holdings, self.clock, self.trouble.append)
 
     async def look_for(self, seconds: float, *, is_busy: bool = False) -> None:
         """Time passes and the watchdog looks; the lane asks for all partitions in vain, unless it is busy."""
@@ -85,6 +87,26 @@ async def test_a_partition_that_is_never_fetched_is_stalled_and_sought_anew(
     assert sought == [(P1, 0)]
 
 
+async def test_a_partition_that_stays_stalled_costs_the_client(scene: Scene) -> None:
+    """Case 8: where seeking it did not help, only a new client is left; asking the whole process to end would not be
+    better. Not before it had as long again."""
+    scene.broker.put(P1, b"x")
+    await scene.look_for(STALLED_SECONDS)
+    await scene.look_for(STALLED_SECONDS - 15)
+    assert scene.trouble == []
+    await scene.look_for(15)
+    assert [type(error) for error in scene.trouble] == [ClientDied]
+    assert str(scene.trouble[0]).startswith("t:1@0: not fetched")
+
+
+async def test_a_stalled_partition_whose_lane_is_busy_keeps_the_client(scene: Scene) -> None:
+    """Nobody has asked for it since it was sought anew: whether that helped is not known yet."""
+    scene.broker.put(P1, b"x")
+    await scene.look_for(STALLED_SECONDS)
+    await scene.look_for(STALLED_SECONDS * 3, is_busy=True)
+    assert scene.trouble == []
+
+
 async def test_a_partition_that_is_fetched_again_is_not_stalled_any_more(scene: Scene) -> None:
     """The alert ends by itself."""
     scene.broker.put(P1, b"x")
@@ -92,6 +114,8 @@ async def test_a_partition_that_is_fetched_again_is_not_stalled_any_more(scene: 
     await scene.fetch(P1)
     await scene.watchdog.look()
     assert scene.stalled == []
+    await scene.look_for(STALLED_SECONDS * 2)
+    assert scene.trouble == []
 
 
 async def test_a_partition_whose_lane_is_busy_is_not_stalled(scene: Scene) -> None:

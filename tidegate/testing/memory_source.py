@@ -14,7 +14,7 @@ from tidegate.testing.groups import Group
 from tidegate.testing.log import Log
 from tidegate_kernel import logs
 from tidegate_kernel.event import Record, TopicPartition
-from tidegate_kernel.source import Assigned, LogRange, NotAssigned, Revoked, SourceFailure
+from tidegate_kernel.source import Assigned, ClientDied, LogRange, NotAssigned, Revoked, SourceFailure
 
 if TYPE_CHECKING:
     from tidegate.testing.memory import MemoryBroker
@@ -50,7 +50,15 @@ class MemorySource:
         self._broker, self._group, self.topics = broker, group, frozenset(topics)
         self._on_assigned, self._on_revoked = on_assigned, on_revoked
         self._standings: dict[TopicPartition, _Standing] = {}
-        self._is_rebalancing = self._is_closed = False
+        self._is_rebalancing = self._is_closed = self._is_dead = False
+
+    def die(self) -> None:
+        """As a client one of whose tasks was ended by an error: the group believes in it, and nothing is fetched."""
+        self._is_dead = True
+
+    def require_alive(self) -> None:
+        if self._is_dead and not self._is_closed:
+            raise ClientDied("client in memory: it was told to die")
 
     def assignment(self) -> frozenset[TopicPartition]:
         return frozenset(self._standings)
@@ -80,7 +88,7 @@ class MemorySource:
         found: dict[TopicPartition, Sequence[Record]] = {}
         if self._is_closed:
             raise SourceFailure("fetch: the source is closed")
-        if self._is_rebalancing:
+        if self._is_rebalancing or self._is_dead:
             return found
         self._raise_if_down()
         if (failure := self._broker.take_failure(None)) is not None:
@@ -193,5 +201,6 @@ class MemorySource:
         return log
 
     def _raise_if_down(self) -> None:
+        self.require_alive()
         if self._broker.is_down:
             raise SourceFailure("the broker is down")
