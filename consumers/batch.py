@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 from consumers.failure import FailureClass
+from dlq.corrections import NO_CORRECTIONS, Correction
 from dlq.letters import Failure
 from dlq.parking import OrderKey
 from tidegate_kernel.errors import Poison
@@ -56,6 +57,7 @@ class Batch:
     """Consecutive records of one partition, none below the fence's offset. Settled, the position is `next_offset`.
 
     `unreadable` says why its only record cannot be handed over by the client: what it holds then is a stand-in.
+    `corrections` are those of its partition by offset, perhaps of none of its records: nearly always there are none.
     """
 
     fence: Fence
@@ -64,6 +66,7 @@ class Batch:
     next_offset: int
     attempts: Attempts = field(default_factory=Attempts)
     unreadable: Poison | None = None
+    corrections: Mapping[int, Correction] = NO_CORRECTIONS
 
     def before(self, offset: int) -> Batch:
         """The part below `offset`, with the same attempts; it may be without records."""

@@ -40,7 +40,7 @@ class Decoded(msgspec.Struct):
     """A batch, sorted by what became of each record; every list in offset order.
 
     `unlisted` counts the records of types and versions that no route takes, where those are skipped; `unlisted_types`
-    tells them apart by type (bounded; the rest under "other").
+    tells them apart by type (bounded; the rest under "other"). `discarded` counts those that somebody discarded.
     """
 
     events: list[Arrival] = msgspec.field(default_factory=list)
@@ -48,6 +48,12 @@ class Decoded(msgspec.Struct):
     failures: list[Undecoded] = msgspec.field(default_factory=list)
     unlisted: int = 0
     unlisted_types: dict[str, int] = msgspec.field(default_factory=dict)
+    discarded: int = 0
+
+    @property
+    def passed_by(self) -> int:
+        """How many records are neither an event nor a failure, and were meant to be neither."""
+        return self.unlisted + self.discarded
 
     def skip(self, type_: str) -> None:
         self.unlisted += 1

@@ -150,4 +150,11 @@ class Lane:
 
     def _batch(self, held: Holding, records: Sequence[Record], *, unreadable: Poison | None = None) -> Batch:
         fence = self._steward.fence(held.partition, held.position)
-        return Batch(fence, held.position.topic_id, records, records[-1].offset + 1, unreadable=unreadable)
+        return Batch(
+            fence,
+            held.position.topic_id,
+            records,
+            records[-1].offset + 1,
+            unreadable=unreadable,
+            corrections=held.corrections,
+        )

@@ -1,8 +1,9 @@
-"""From what went wrong on the road to the dead letter that keeps it."""
+"""From what went wrong on the road to the dead letter that keeps it: the original, also of an edited record."""
 
 from __future__ import annotations
 
 from consumers.batch import Batch
+from consumers.correcting import original_of
 from consumers.decoding import Arrival, Undecoded
 from consumers.unread import UnreadRecord
 from dlq.letters import Failure
@@ -17,7 +18,7 @@ def failure_of_arrival(
     """The failure of a decoded event. `claim` is what the letter keeps, so that no repeat passes it by."""
     event = arrival.event
     return Failure(
-        record=arrival.record,
+        record=original_of(arrival.record),
         topic_id=batch.topic_id,
         reason=reason,
         error=error,
@@ -38,7 +39,7 @@ def failure_of_undecoded(batch: Batch, undecoded: Undecoded) -> Failure:
     if envelope is None:
         return failure_of_record(batch, undecoded.record, undecoded.error, reason=undecoded.error.reason)
     return Failure(
-        record=undecoded.record,
+        record=original_of(undecoded.record),
         topic_id=batch.topic_id,
         reason=undecoded.error.reason,
         error=undecoded.error,
@@ -55,6 +56,7 @@ def failure_of_undecoded(batch: Batch, undecoded: Undecoded) -> Failure:
 
 def failure_of_record(batch: Batch, record: Record, error: BaseException, *, reason: Reason) -> Failure:
     """The failure of a record of which nothing was decoded; perhaps only its place is known."""
+    record = original_of(record)
     return Failure(
         record=record,
         topic_id=batch.topic_id,

@@ -13,6 +13,7 @@ import structlog
 
 from consumers.batch import Batch
 from consumers.positions import Position
+from dlq.corrections import NO_CORRECTIONS, Correction
 from dlq.parking import OrderKey
 from projections.freshness import Lag, PartitionLag, age_seconds, lag
 from tidegate_kernel import logs
@@ -51,12 +52,13 @@ class Holding:
     `tail_due`. `end_seen`: the log's end, as asked of Kafka while it rested. `is_finished`: a backfill has reached the
     partition's end. Before offset `suspect_until` may stand what ended the last owners; `group` bounds how many records
     are handled at once then, `is_attempting`: one is, alone. These times are monotonic seconds; timestamps of records
-    are milliseconds.
+    are milliseconds. `corrections`: what had been decided about its records when it was taken.
     """
 
     partition: TopicPartition
     position: Position
     lane: int
+    corrections: Mapping[int, Correction] = NO_CORRECTIONS
     waiting: Batch | None = None
     due: float = 0.0
     trouble: str = ""
@@ -220,10 +222,12 @@ class Holdings:
     def all(self) -> list[Holding]:
         return list(self._held.values())
 
-    def add(self, partition: TopicPartition, position: Position) -> Holding:
+    def add(
+        self, partition: TopicPartition, position: Position, corrections: Mapping[int, Correction] = NO_CORRECTIONS
+    ) -> Holding:
         """The partition is ours from now on, in the lane that has the fewest."""
         loads = [sum(held.lane == lane for held in self._held.values()) for lane in range(self._lanes)]
-        holding = Holding(partition, position, loads.index(min(loads)))
+        holding = Holding(partition, position, loads.index(min(loads)), corrections)
         self._held[partition] = holding
         return holding
 

@@ -16,6 +16,7 @@ import asyncpg
 
 from consumers.batch import Batch, Outcome, Stop
 from consumers.claims import BatchClaims, claims_of
+from consumers.correcting import decode_corrected, is_known_otherwise
 from consumers.decoding import Arrival, Decoded, Decoder
 from consumers.dispatch import Dispatcher, HandlerFailed, Prepared, hidden_failure
 from consumers.isolation import Isolation
@@ -61,9 +62,9 @@ class Pipeline:
         Where one is of a paused tenant, or there is no room to park it, that holds of the records before it; the
         outcome's `stop` tells where that is. Raises StaleOwner or Transient as `Road.settle`.
         """
-        if batch.unreadable is not None:
+        if batch.unreadable is not None and not is_known_otherwise(batch):
             return await self._bury(batch, batch.unreadable)
-        decoded = self._decoder.decode(batch.records)
+        decoded = self._decode(batch)
         # Asked once a batch: while no tenant is paused, which is nearly always, no event is looked at for it.
         stop = first_stop(decoded, self.paused_tenants) if self.paused_tenants else None
         if stop is None:
@@ -76,10 +77,13 @@ class Pipeline:
     async def _handle_before(self, batch: Batch, stop: Stop) -> Outcome:
         while (allowed := batch.before(stop.offset)).records:
             try:
-                return replace(await self._settle(allowed, self._decoder.decode(allowed.records)), stop=stop)
+                return replace(await self._settle(allowed, self._decode(allowed)), stop=stop)
             except ParkingFull as full:
                 stop = full.stop
         return Outcome(stop=stop)
+
+    def _decode(self, batch: Batch) -> Decoded:
+        return decode_corrected(self._decoder, batch) if batch.corrections else self._decoder.decode(batch.records)
 
     async def _settle(self, batch: Batch, decoded: Decoded) -> Outcome:
         told: dict[str, AttributeValue] = {
@@ -193,7 +197,7 @@ class CommandRoad:
         return Outcome(
             applied=len(fresh) - len(failed) - parked,
             duplicates=len(claims.keys) - len(fresh) + claims.repeats,
-            skipped=decoded.unlisted + len(decoded.tombstones),
+            skipped=decoded.passed_by + len(decoded.tombstones),
             parked=parked,
             failures=failures,
         )
@@ -230,9 +234,9 @@ class ProjectionRoad:
         # A backfill applies again what was claimed long ago: that is its purpose, not a duplicate.
         duplicates = claims.repeats if self._ledger.origin.backfill else len(seen) + claims.repeats
         return Outcome(
-            applied=len(batch.records) - decoded.unlisted - duplicates - len(failures),
+            applied=len(batch.records) - decoded.passed_by - duplicates - len(failures),
             duplicates=duplicates,
-            skipped=decoded.unlisted,
+            skipped=decoded.passed_by,
             stale=applied.stale,
             failures=failures,
         )

@@ -13,6 +13,7 @@ from uuid import UUID
 
 import asyncpg
 
+from dlq.corrections import Correction, corrections_from
 from tidegate_kernel.errors import StaleOwner
 from tidegate_kernel.event import Fence, JobId, RunId, TopicPartition
 from tidegate_kernel.postgres import Connection, Pool, translated_errors
@@ -138,6 +139,15 @@ class Positions:
             async with self._pool.acquire(timeout=10) as connection:
                 await advance(connection, self.fence(partition, position), next_offset=next_offset)
         return replace(position, next_offset=next_offset)
+
+    async def corrections(self, partition: TopicPartition, position: Position) -> Mapping[int, Correction]:
+        """Returns what has been decided about records from the position on, by offset. Raises Transient."""
+        with translated_errors(f"read corrections of {partition}"):
+            async with self._pool.acquire(timeout=10) as connection:
+                topic, number = partition
+                return await corrections_from(
+                    connection, self._job, topic, position.topic_id, number, position.next_offset
+                )
 
     async def read(self, partition: TopicPartition) -> Position | None:
         """The row as it stands, whoever owns it. Raises Transient."""

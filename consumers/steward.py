@@ -14,6 +14,7 @@ from consumers.batch import Batch
 from consumers.obstacle import Obstacle, ObstacleKind, find_obstacle
 from consumers.ownership import Holding
 from consumers.positions import Position, Positions
+from dlq.corrections import Correction
 from tidegate_kernel import logs
 from tidegate_kernel.errors import Transient
 from tidegate_kernel.event import Fence, JobCode, TopicPartition
@@ -90,6 +91,13 @@ class Steward:
         if taken is None:
             raise Transient(f"{partition}: its position vanished while it was taken over")
         return taken
+
+    async def corrections(self, partition: TopicPartition, position: Position) -> Mapping[int, Correction]:
+        """What has been decided about records of the partition, which was just taken. Raises Transient.
+
+        Asked after the takeover: whoever moves a position back, so that records are read anew, has it taken anew.
+        """
+        return await self._positions.corrections(partition, position)
 
     async def release(self, held: Collection[Holding]) -> None:
         """Whoever owns them next knows that nothing here ended this process. Not worth waiting for: never raises."""

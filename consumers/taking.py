@@ -93,6 +93,7 @@ class Taking:
     async def _take(self, source: RecordSource, partition: TopicPartition, survey: Survey) -> None:
         await self._host.let_go(partition)
         position = await self._steward.take(partition, survey)
+        corrections = await self._steward.corrections(partition, position)
         obstacle = survey.obstacle(partition, position)
         if obstacle is not None:
             # Perhaps the former owner settled what was written after the first look, while we waited for its row.
@@ -100,7 +101,7 @@ class Taking:
         if partition not in self._assigned:
             return  # revoked meanwhile: whoever owns it now raises the epoch after us
         source.seek(partition, position.next_offset)
-        held = self._host.holdings.add(partition, position)
+        held = self._host.holdings.add(partition, position, corrections)
         self._watch.obey(held, source)
         held.suspect_next(self._host.settings.batch_size)
         if obstacle is not None:
