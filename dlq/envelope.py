@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import date, datetime
 from hashlib import sha256
 from typing import NamedTuple
 from uuid import UUID
 
 from dlq.cause import MAX_STACK
+from dlq.states import LetterState
 from tidegate_kernel.event import Headers, Record
 from tidegate_kernel.source import Outgoing
 
@@ -43,11 +44,14 @@ class Place(NamedTuple):
 class Notice:
     """What our headers say about a letter. Empty texts and None are left out.
 
-    `place` is the letter's own: a backfill may have met its event at another one.
+    `place` is the letter's own: a backfill may have met its event at another one. `claim`: the (bucket, id) that it
+    keeps in the inbox.
     """
 
     id: UUID
     place: Place
+    topic_id: UUID
+    claim: tuple[date, UUID] | None
     job: str
     group: str
     event_id: str | None
@@ -58,6 +62,7 @@ class Notice:
     stack: str
     fingerprint: str
     attempts: int
+    occurrences: int
     first_failed_at: datetime
     last_failed_at: datetime
     correlation_id: str | None
@@ -79,6 +84,15 @@ def dead_letter_record(notice: Notice, record: Record, *, topic: str) -> Outgoin
     """
     original = [(name, value) for name, value in record.headers if not name.startswith(PREFIX)]
     return Outgoing(topic=topic, key=record.key, value=record.value, headers=[*original, *_our_headers(notice, record)])
+
+
+def outcome_record(
+    *, letter: UUID, key: bytes | None, job: str, state: LetterState, decided_at: datetime, topic: str
+) -> Outgoing:
+    """Returns what the DLQ topic is told of a letter that came to its end: under its id, keyed as it is, no value."""
+    told = (("id", letter), ("job", job), ("state", state), ("decided-at", decided_at.isoformat()))
+    headers = [(PREFIX + name, _cut(text, _MAX_NAME)) for name, text in told]
+    return Outgoing(topic=topic, key=key, value=None, headers=headers)
 
 
 def reduced(outgoing: Outgoing) -> Iterator[Outgoing]:
@@ -118,16 +132,19 @@ def _texts(notice: Notice, record: Record) -> Iterable[tuple[str, object, int]]:
     yield "job", notice.job, _MAX_NAME
     yield "group", notice.group, _MAX_NAME
     yield "topic", notice.place.topic, _MAX_NAME
+    yield "topic-id", notice.topic_id, _MAX_TEXT
     yield "partition", notice.place.partition, _MAX_TEXT
     yield "offset", notice.place.offset, _MAX_TEXT
     yield "timestamp", record.timestamp, _MAX_TEXT
     yield "event-id", notice.event_id, _MAX_TEXT
     yield "event-type", notice.event_type, _MAX_TEXT
+    yield "claim", None if notice.claim is None else spelled_claim(notice.claim), _MAX_TEXT
     yield "reason", notice.reason, _MAX_TEXT
     yield "error-class", notice.error_class, _MAX_TEXT
     yield "error-message", notice.error_message, _MAX_MESSAGE
     yield "fingerprint", notice.fingerprint, _MAX_TEXT
     yield "attempts", notice.attempts, _MAX_TEXT
+    yield "occurrences", notice.occurrences, _MAX_TEXT
     yield "first-failed-at", notice.first_failed_at.isoformat(), _MAX_TEXT
     yield "last-failed-at", notice.last_failed_at.isoformat(), _MAX_TEXT
     yield "correlation-id", notice.correlation_id, _MAX_TEXT
@@ -141,6 +158,12 @@ def _texts(notice: Notice, record: Record) -> Iterable[tuple[str, object, int]]:
     yield "replay-of", _letter_it_was(record.headers), _MAX_TEXT
     yield "replay-instruction", replay_instruction(notice.id), _MAX_TEXT
     yield "payload", "intact" if notice.has_payload else "absent", _MAX_TEXT
+
+
+def spelled_claim(claim: tuple[date, UUID]) -> str:
+    """The claim as the header has it: `2026-11-29/0193…`."""
+    bucket, identity = claim
+    return f"{bucket.isoformat()}/{identity}"
 
 
 def _letter_it_was(headers: Headers) -> str | None:

@@ -99,10 +99,8 @@ async def record_dead_letters(
         if origin.backfill:
             letters = await _at_their_events(connection, origin, letters)
         rows = await connection.fetch(_QUERIES["record_letters"], *_arguments(origin, letters, now))
-    kept = {row["id"]: _Kept(row["letter_id"], row["first_failed_at"], row["replay_count"]) for row in rows}
-    await enqueue(
-        connection, [_outgoing(origin, letter, kept[letter.id], now) for letter in letters], kind="dead_letter"
-    )
+    kept = {row["id"]: _kept(row) for row in rows}
+    await enqueue(connection, [_outgoing(origin, letter, kept[letter.id]) for letter in letters], kind="dead_letter")
     return {letter.failure.record.offset: kept[letter.id].id for letter in letters}
 
 
@@ -128,7 +126,27 @@ class _Kept(NamedTuple):
 
     id: UUID
     first_failed_at: datetime
+    last_failed_at: datetime
+    occurrences: int
     replay_count: int
+    backfill: bool
+    event_id: str | None
+    event_type: str | None
+    claim: tuple[date, UUID] | None
+
+
+def _kept(row: Any) -> _Kept:
+    return _Kept(
+        row["letter_id"],
+        row["first_failed_at"],
+        row["last_failed_at"],
+        row["occurrences"],
+        row["replay_count"],
+        row["backfill"],
+        row["event_id"],
+        row["event_type"],
+        None if row["claimed_id"] is None else (row["claimed_bucket"], row["claimed_id"]),
+    )
 
 
 def _letters(origin: Origin, failures: Iterable[Failure]) -> list[_Letter]:
@@ -167,23 +185,26 @@ async def _at_their_events(connection: Connection, origin: Origin, letters: Sequ
     return list({letter.place: letter for letter in moved}.values())
 
 
-def _outgoing(origin: Origin, letter: _Letter, kept: _Kept, now: datetime) -> Outgoing:
+def _outgoing(origin: Origin, letter: _Letter, kept: _Kept) -> Outgoing:
     failure, cause, place = letter.failure, letter.cause, letter.place
     notice = Notice(
         id=kept.id,
         place=Place(place.topic, place.partition, place.offset),
+        topic_id=place.topic_id,
+        claim=kept.claim,
         job=origin.job_code,
         group=origin.group,
-        event_id=failure.event_id,
-        event_type=failure.event_type,
+        event_id=kept.event_id if failure.event_id is None else failure.event_id,
+        event_type=kept.event_type if failure.event_type is None else failure.event_type,
         reason=failure.reason,
         error_class=cause.error_class,
         error_message=cause.message,
         stack=cause.stack,
         fingerprint=cause.fingerprint,
         attempts=failure.attempts,
+        occurrences=kept.occurrences,
         first_failed_at=kept.first_failed_at,
-        last_failed_at=now,
+        last_failed_at=kept.last_failed_at,
         correlation_id=failure.correlation_id,
         traceparent=failure.traceparent,
         tenant=failure.scope.tenant,
@@ -191,7 +212,7 @@ def _outgoing(origin: Origin, letter: _Letter, kept: _Kept, now: datetime) -> Ou
         handler=failure.handler,
         service_version=origin.service_version,
         replay_count=kept.replay_count,
-        backfill=origin.backfill,
+        backfill=kept.backfill,
         has_payload=failure.has_payload,
     )
     return dead_letter_record(notice, failure.record, topic=origin.dlq_topic)

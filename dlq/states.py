@@ -15,3 +15,10 @@ class LetterState(StrEnum):
     ALREADY_PROCESSED = "already_processed"
     SUPERSEDED = "superseded"
     DISCARDED = "discarded"
+
+
+FINAL = (LetterState.RESOLVED, LetterState.ALREADY_PROCESSED, LetterState.SUPERSEDED, LetterState.DISCARDED)
+"""The letter has come to its end: nothing of it is left to be done, and nothing waits behind it."""
+
+UNRESOLVED = tuple(state for state in LetterState if state not in FINAL)
+"""Somebody has yet to decide about the letter: its keys are blocked, and it is kept until then."""

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from hashlib import sha256
 from uuid import UUID
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlq.envelope import MAX_HEADERS_BYTES, PREFIX, Notice, Place, dead_letter_record, reduced, without_payload
+from dlq.envelope import (
+    MAX_HEADERS_BYTES,
+    PREFIX,
+    Notice,
+    Place,
+    dead_letter_record,
+    outcome_record,
+    reduced,
+    without_payload,
+)
+from dlq.states import LetterState
 from tidegate_kernel.event import Headers
 from tidegate_kernel.source import Outgoing
 
@@ -31,6 +41,8 @@ class Given:
 NOTICE = Notice(
     id=UUID(int=5),
     place=Place("shop.orders", 7, 42),
+    topic_id=UUID(int=9),
+    claim=(date(2026, 1, 1), UUID(int=8)),
     job="customer-ledger",
     group="shop.customer-ledger",
     event_id="e-1",
@@ -41,6 +53,7 @@ NOTICE = Notice(
     stack="ValueError\n  shop/handlers.py:1 charge",
     fingerprint="0123456789abcdef",
     attempts=3,
+    occurrences=2,
     first_failed_at=datetime(2026, 1, 1, tzinfo=UTC),
     last_failed_at=datetime(2026, 1, 2, tzinfo=UTC),
     correlation_id="c-1",
@@ -101,9 +114,9 @@ def test_group_and_handler_say_which_consumer_failed() -> None:
 
 
 DESIGNED = """
-    id job group topic partition offset timestamp event-id event-type reason error-class error-message stack fingerprint
-    attempts first-failed-at last-failed-at correlation-id tenant brand traceparent handler service-version replay-count
-    replay-of replay-instruction payload
+    id job group topic topic-id partition offset timestamp event-id event-type claim reason error-class error-message
+    stack fingerprint attempts occurrences first-failed-at last-failed-at correlation-id tenant brand traceparent
+    handler service-version replay-count replay-of replay-instruction payload
 """
 
 
@@ -112,7 +125,8 @@ def test_every_header_of_the_design_is_written_with_its_own_value() -> None:
     told = ours(letter(Given(headers=[("tg-dlq-id", b"earlier")])))
 
     assert sorted(told) == sorted(DESIGNED.split())
-    assert told["attempts"] == "3"
+    assert (told["attempts"], told["occurrences"]) == ("3", "2")
+    assert (told["topic-id"], told["claim"]) == (str(UUID(int=9)), f"2026-01-01/{UUID(int=8)}")
     assert (told["first-failed-at"], told["last-failed-at"]) == (
         "2026-01-01T00:00:00+00:00",
         "2026-01-02T00:00:00+00:00",
@@ -194,3 +208,22 @@ def test_the_smallest_form_has_our_headers_only() -> None:
     assert [name.startswith(PREFIX) for name, _ in forms[-1].headers].count(False) == 0
     assert ours(forms[-1])["offset"] == "42"
     assert ours(forms[-1])["payload"].startswith("omitted; size=2; ")
+
+
+def test_an_outcome_is_told_under_the_letters_id_and_key_and_is_no_letter() -> None:
+    """Keyed otherwise it would stand in another partition than its letter; with a value it would look like one."""
+    outgoing = outcome_record(
+        letter=UUID(int=5),
+        key=b"\xfe",
+        job="j" * 500,
+        state=LetterState.RESOLVED,
+        decided_at=datetime(2026, 1, 3, tzinfo=UTC),
+        topic="shop.customer-ledger.dlq",
+    )
+
+    assert (outgoing.topic, outgoing.key, outgoing.value) == ("shop.customer-ledger.dlq", b"\xfe", None)
+    told = ours(outgoing)
+    assert (told["id"], told["state"]) == (str(UUID(int=5)), "resolved")
+    assert told["decided-at"] == "2026-01-03T00:00:00+00:00"
+    assert len(told["job"].encode()) <= 255
+    assert "payload" not in told
