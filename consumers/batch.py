@@ -66,7 +66,7 @@ class Batch:
     next_offset: int
     attempts: Attempts = field(default_factory=Attempts)
     unreadable: Poison | None = None
-    corrections: Mapping[int, Correction] = NO_CORRECTIONS
+    corrections: Mapping[int, Correction] = field(default_factory=lambda: NO_CORRECTIONS)
 
     def before(self, offset: int) -> Batch:
         """The part below `offset`, with the same attempts; it may be without records."""
