@@ -58,7 +58,7 @@ class Holding:
     partition: TopicPartition
     position: Position
     lane: int
-    corrections: Mapping[int, Correction] = NO_CORRECTIONS
+    corrections: Mapping[int, Correction] = field(default_factory=lambda: NO_CORRECTIONS)
     waiting: Batch | None = None
     due: float = 0.0
     trouble: str = ""
