@@ -62,6 +62,7 @@ _MEANING = {
     "http_host": "Where the probes and `/metrics` listen. A container needs `0.0.0.0`; they ask for no password.",
     "http_port": "Their port; 0 takes any free one, which the log line `worker.started` names.",
     "letter_backlog": "At so many dead letters that wait for its DLQ topic a job rests, until half are gone.",
+    "letter_retention": "How long a dead letter is kept after it was decided: `90d`, `P90D` or seconds; `never` keeps it.",
     "lanes": "Batches that a job has in hand at once. Each lane may hold a Postgres connection.",
     "drain_timeout": "How long a stop or a revoke waits for batches in hand. Has to be below the rebalance time-out.",
     "log_format": "`json` for machines, `console` for eyes.",
@@ -125,6 +126,8 @@ def _default(field: FieldInfo) -> str:
             return "none"
         case SecretStr() as secret:
             return f"`{secret.get_secret_value()}`" if secret.get_secret_value() else "none"
+        case timedelta() as duration if duration >= timedelta(days=1):
+            return f"`P{duration.days}D`"
         case timedelta() as duration:
             return f"`PT{duration.total_seconds():.0f}S`"
         case bool() as flag:

@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 import structlog
 
 from consumers.loop import Join
+from dlq.forgetting.upkeep import LetterUpkeep
 from inbox.upkeep import InboxUpkeep
 from projections.sink import Sink
 from tidegate.app import App
@@ -67,13 +68,17 @@ async def run_worker(app: App, settings: Settings, codes: Sequence[str], *, stop
         # Before the first claim: a day whose claims have gone to the default partition stays there.
         inbox = InboxUpkeep(resources.pool, clock, metrics=resources.metrics, holder=resources.owner)
         await inbox.begin()
+        letters = LetterUpkeep(
+            resources.pool, clock, service=app.service, kept=settings.letter_retention, metrics=resources.metrics
+        )
         calm_collector()
         _log.info(logs.WORKER_STARTED, jobs=[job.code for job in jobs], owner=resources.owner, port=port)
         consumers = {
             part.job.code: supervise(part, _join(app, part.job, settings), clock=clock, vitals=vitals, stop=stop)
             for part in parts
         }
-        await _until_all_end(consumers, upkeep={"outbox-relay": relay.run(), "inbox-upkeep": inbox.run()})
+        beside = {"outbox-relay": relay.run(), "inbox-upkeep": inbox.run(), "letter-upkeep": letters.run()}
+        await _until_all_end(consumers, upkeep=beside)
         await _relay_rest(relay)
         _log.info(logs.WORKER_STOPPED, owner=resources.owner)
 

@@ -48,6 +48,16 @@ class Metrics:
         self.stale = self._counter("writes_stale", "Writes older than what the sink holds.", ["job"])
         self.parked = self._counter("events_parked", "Events parked behind a dead letter of their key.", ["job"])
         self.dead_letters = self._counter("dead_letters", "Records that became dead letters.", ["job", "reason"])
+        self.letters_expired = self._counter(
+            "dead_letters_expired", "Dead letters removed some time after they were decided.", ["job"]
+        )
+        self.unresolved_letters = self._job_gauge(
+            "unresolved_letters", "Dead letters that nobody has decided about; of all workers."
+        )
+        self.oldest_letter = self._job_gauge(
+            "oldest_unresolved_letter_seconds",
+            "Age of the oldest dead letter that nobody has decided about; 0 without one. Looked up every 5 minutes.",
+        )
         self.held_back = self._counter("batches_held_back", "Batches rolled back to be tried again.", ["job"])
         self.flood_stops = self._counter("flood_stops", "Topics stopped for a flood of dead letters.", ["job"])
         self.backlog_full = Gauge(
@@ -97,6 +107,9 @@ class Metrics:
 
     def _gauge(self, name: str, meaning: str) -> Gauge:
         return Gauge(f"tidegate_{name}", meaning, registry=self.registry)
+
+    def _job_gauge(self, name: str, meaning: str) -> Gauge:
+        return Gauge(f"tidegate_{name}", meaning, ["job"], registry=self.registry)
 
     def _part_gauge(self, name: str, meaning: str) -> Gauge:
         return Gauge(f"tidegate_{name}", meaning, ["part"], registry=self.registry)

@@ -16,6 +16,8 @@ DURATION_SHOULD = "should be a number of seconds, from 0.001 to 86400"
 # Of Kafka's protocol: sizes are signed 32-bit numbers.
 _MOST_BYTES = 2**31 - 1
 
+_DAY, _MOST_DAYS = 86_400.0, 36_525
+_KEPT = re.compile(r"(?P<days>\d{1,9})d|p(?P<iso_days>\d{1,9})d|(?P<seconds>\d{1,12}(\.\d{1,9})?)")
 _HOST = re.compile(r"(?P<name>\[[^\s\[\]]+\]|[^\s\[\]:/?#@]*)(?::(?P<port>\d{1,5}))?")
 _INSTANCE = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
@@ -26,6 +28,20 @@ def _from_seconds(value: Any) -> Any:
         return timedelta(seconds=float(value))
     except (TypeError, ValueError, OverflowError):
         return value
+
+
+def _kept(value: Any) -> Any:
+    """A time in days or seconds; None for never. What is no text is pydantic's."""
+    if not isinstance(value, str):
+        return value
+    text = value.strip().lower()
+    if text in ("0", "never"):
+        return None
+    found = _KEPT.fullmatch(text)
+    days = 0.0 if found is None else float(found["days"] or found["iso_days"] or float(found["seconds"]) / _DAY)
+    if not 1 <= days <= _MOST_DAYS:
+        raise ValueError("should be a number of days, as 90d, P90D or 7776000 (seconds), at least 1, or never")
+    return timedelta(days=days)
 
 
 def _plain(text: str) -> str:
@@ -113,6 +129,9 @@ def _instance(value: str) -> str:
 
 Duration = Annotated[timedelta, BeforeValidator(_from_seconds), Field(ge=_SHORTEST, le=_LONGEST)]
 """Seconds in a variable, from a millisecond to a day."""
+
+Keeping = Annotated[timedelta | None, BeforeValidator(_kept)]
+"""How long something is kept, a day at least: `90d`, `P90D` or seconds; `never` (or 0) lets it go never: None."""
 
 Size = Annotated[int, Field(gt=0, le=_MOST_BYTES)]
 """Bytes."""

@@ -15,6 +15,7 @@ from tidegate_kernel.setting_types import (
     DURATION_SHOULD,
     Brokers,
     Duration,
+    Keeping,
     Name,
     OptionalFile,
     OptionalInstance,
@@ -81,6 +82,8 @@ class Settings(BaseSettings):
     lanes: int = Field(default=2, ge=1, le=64)
     # Letters have 1 KiB to 1 MiB: a job has 10 MiB to 10 GiB of them in the outbox at most.
     letter_backlog: int = Field(default=10_000, ge=1)
+    # A quarter: whoever looks at what went wrong in the last one still finds what was decided.
+    letter_retention: Keeping = timedelta(days=90)
     # Shorter than Kafka's rebalance time-out: a revoke waits for it.
     drain_timeout: Duration = timedelta(seconds=20)
     log_format: Literal["json", "console"] = "json"

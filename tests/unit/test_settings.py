@@ -307,3 +307,25 @@ def test_settings_that_contradict_each_other_are_refused(
 
     with pytest.raises(Misconfigured, match=named):
         read_settings()
+
+
+@pytest.mark.parametrize(
+    "text, days",
+    [("90d", 90), ("P30D", 30), ("86400", 1), (" 7D ", 7), ("never", None), ("Never", None), ("0", None)],
+)
+def test_letters_are_kept_for_days_or_for_ever(text: str, days: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ninety days in seconds is a number that nobody checks by eye."""
+    monkeypatch.setenv("TIDEGATE_LETTER_RETENTION", text)
+
+    assert read_settings().letter_retention == (None if days is None else timedelta(days=days))
+
+
+@pytest.mark.parametrize("text", ["", "12h", "3600", "0d", "-1d", "90 days", "36526d", "nan"])
+def test_too_short_or_unclear_time_for_letters_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An hour written by mistake for a day would remove what was decided before anybody has looked at it."""
+    monkeypatch.setenv("TIDEGATE_LETTER_RETENTION", text)
+
+    assert refusal() == (
+        "wrong setting: TIDEGATE_LETTER_RETENTION: should be a number of days, as 90d, P90D or 7776000 (seconds), "
+        "at least 1, or never"
+    )

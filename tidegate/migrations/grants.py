@@ -62,7 +62,15 @@ TABLES: Mapping[str, Mapping[Duty, str]] = MappingProxyType(
 """Privileges on tables. Days of the inbox are reached through the table that they are parts of."""
 
 FUNCTIONS: frozenset[str] = frozenset(
-    {"append_audit", "attach_inbox_day", "drop_inbox_day", "empty_inbox_day", "sweep_inbox", "watch_inbox_day"}
+    {
+        "append_audit",
+        "attach_inbox_day",
+        "drop_decided_letters",
+        "drop_inbox_day",
+        "empty_inbox_day",
+        "sweep_inbox",
+        "watch_inbox_day",
+    }
 )
 """Functions that change something and run as their owner: for both duties, and for nobody who was not granted them."""
 
