@@ -3,23 +3,28 @@
 Everything an application imports stands here; the other packages are Tidegate's own business.
 """
 
-from consumers.envelopes import CloudEvents, DebeziumOutbox, PlainJson
-from consumers.failure import RetryPolicy
-from consumers.flood import FloodLimit
-from consumers.formats import Json
-from consumers.parking import ParkingLimit
-from consumers.routes import Route, on
-from consumers.topics import ScopeFields, Tombstone, Topic
-from projections.clickhouse import ClickHouse
-from projections.elasticsearch import Elasticsearch
-from projections.writes import Delete, Upsert, Write
-from tidegate.app import App
-from tidegate.jobs.context import Context
-from tidegate.jobs.declaration import ConsumerJob, Dependency, ProjectionJob
-from tidegate.jobs.handlers import Handler, handle, handle_batch
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from tidegate.version import __version__
-from tidegate_kernel.errors import Rejected, RetryLater, TidegateError
-from tidegate_kernel.event import Event, Scope
+
+if TYPE_CHECKING:
+    from consumers.envelopes import CloudEvents, DebeziumOutbox, PlainJson
+    from consumers.failure import RetryPolicy
+    from consumers.flood import FloodLimit
+    from consumers.formats import Json
+    from consumers.parking import ParkingLimit
+    from consumers.routes import Route, on
+    from consumers.topics import ScopeFields, Tombstone, Topic
+    from projections.clickhouse import ClickHouse
+    from projections.elasticsearch import Elasticsearch
+    from projections.writes import Delete, Upsert, Write
+    from tidegate.app import App
+    from tidegate.jobs.context import Context
+    from tidegate.jobs.declaration import ConsumerJob, Dependency, ProjectionJob
+    from tidegate.jobs.handlers import Handler, handle, handle_batch
+    from tidegate_kernel.errors import Rejected, RetryLater, TidegateError
+    from tidegate_kernel.event import Event, Scope
 
 __all__ = [
     "App",
@@ -54,3 +59,36 @@ __all__ = [
     "handle_batch",
     "on",
 ]
+
+# Each name is imported when it is first asked for: `tidegate --help` and `tidegate.stack` need none of them. To type
+# checkers the imports above say the same; a test compares the two.
+_HOMES = {
+    "consumers.envelopes": "CloudEvents DebeziumOutbox PlainJson",
+    "consumers.failure": "RetryPolicy",
+    "consumers.flood": "FloodLimit",
+    "consumers.formats": "Json",
+    "consumers.parking": "ParkingLimit",
+    "consumers.routes": "Route on",
+    "consumers.topics": "ScopeFields Tombstone Topic",
+    "projections.clickhouse": "ClickHouse",
+    "projections.elasticsearch": "Elasticsearch",
+    "projections.writes": "Delete Upsert Write",
+    "tidegate.app": "App",
+    "tidegate.jobs.context": "Context",
+    "tidegate.jobs.declaration": "ConsumerJob Dependency ProjectionJob",
+    "tidegate.jobs.handlers": "Handler handle handle_batch",
+    "tidegate_kernel.errors": "Rejected RetryLater TidegateError",
+    "tidegate_kernel.event": "Event Scope",
+}
+
+if not TYPE_CHECKING:  # a type checker that saw it would take any name for one of ours
+
+    def __getattr__(name: str) -> object:
+        for home, names in _HOMES.items():
+            if name in names.split():
+                value = globals()[name] = getattr(import_module(home), name)
+                return value
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

@@ -130,7 +130,10 @@ def test_help_works_from_the_wheel_alone(installed: Installed, command: str) -> 
 
 def test_import_brings_no_client_that_is_not_used(installed: Installed) -> None:
     """A service without ClickHouse must not wait for its client, and a declaration must not need any server's."""
-    code = f"import sys, tidegate; print([name for name in {HEAVY!r} if name in sys.modules]); print(tidegate.__file__)"
+    code = (
+        "import sys, tidegate; [getattr(tidegate, name) for name in tidegate.__all__]; "
+        f"print([name for name in {HEAVY!r} if name in sys.modules]); print(tidegate.__file__)"
+    )
 
     done = installed.run("python", "-c", code)
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import importlib.metadata
 import shutil
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
+
+import pytest
 
 import tidegate
 from tests.architecture.source import PACKAGES, ROOT, walk
@@ -45,12 +48,26 @@ def test_examples_import_the_face_only() -> None:
 
 def test_face_is_what_it_says() -> None:
     """`__all__` is the promise: every name in it is there, sorted, and nothing is public beside it."""
-    submodules = {"app", "assembly", "commands", "jobs", "version"}
-    public = {name for name in vars(tidegate) if name[0] not in "_@"} - submodules
-
     assert sorted(tidegate.__all__, key=str) == tidegate.__all__
     assert [name for name in tidegate.__all__ if not hasattr(tidegate, name)] == []
-    assert {name for name in public if not _is_module(name)} == set(tidegate.__all__) - {"__version__"}
+    public = {name for name in dir(tidegate) if name[0] not in "_@" and not _is_module(name)}
+    assert public - {"import_module", "TYPE_CHECKING"} == set(tidegate.__all__) - {"__version__"}
+
+
+def test_face_gives_type_checkers_what_it_gives_programs() -> None:
+    """Its names are imported on first use: an editor that is told another home shows another class."""
+    (typed,) = [
+        node
+        for node in _statements("tidegate/__init__.py")
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+    ]
+    told = {alias.name: node.module for node in typed.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+
+    for name, home in told.items():
+        assert getattr(tidegate, name) is getattr(importlib.import_module(str(home)), name)
+    assert set(told) == set(tidegate.__all__) - {"__version__"}
+    with pytest.raises(AttributeError, match="no attribute 'Consumer'"):
+        _ = tidegate.Consumer  # type: ignore[attr-defined]
 
 
 PLANTED = {
@@ -101,6 +118,10 @@ def _imported(node: ast.AST) -> list[str]:
             return [f"{module}.{alias.name}" for alias in names]
         case _:
             return []
+
+
+def _statements(file: str) -> list[ast.stmt]:
+    return ast.parse((ROOT / file).read_text(encoding="utf-8")).body
 
 
 def _is_module(name: str) -> bool:

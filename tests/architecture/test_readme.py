@@ -9,10 +9,10 @@ from uuid import UUID
 
 import pytest
 from typer.core import TyperGroup
-from typer.main import get_command
 
 from dlq.envelope import replay_instruction
-from tidegate.commands.face import command_line
+from tidegate.commands.face import COMMANDS
+from tidegate.commands.late import load_command
 from tidegate_kernel.errors import Reason
 
 _ROOT = Path(__file__).parents[2]
@@ -151,9 +151,7 @@ def test_the_replay_instruction_of_letters_is_a_command_or_said_not_to_be() -> N
     """It is pasted at night. Letters that were written before the command are replayed with it, so its form stays."""
     words = replay_instruction(UUID(int=1)).split()
     assert words[:3] == ["tidegate", "dlq", "replay"]
-    program = get_command(command_line)
-    assert isinstance(program, TyperGroup)
-    letters = program.commands["dlq"]
+    letters = load_command("dlq", COMMANDS["dlq"])
     assert isinstance(letters, TyperGroup)
     if (replay := letters.commands.get("replay")) is None:
         assert "does not exist yet" in _read("README.md")
@@ -164,11 +162,10 @@ def test_the_replay_instruction_of_letters_is_a_command_or_said_not_to_be() -> N
 
 def _commands() -> dict[str, frozenset[str]]:
     """Every command, with the commands below it."""
-    program = get_command(command_line)
-    assert isinstance(program, TyperGroup)
+    commands = {name: load_command(name, late) for name, late in COMMANDS.items()}
     return {
         name: frozenset(command.commands if isinstance(command, TyperGroup) else ())
-        for name, command in program.commands.items()
+        for name, command in commands.items()
     }
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 
 from tidegate.commands.loading import load_app
 from tidegate_kernel.errors import Misconfigured
@@ -23,6 +24,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     yield tmp_path
     for name in set(sys.modules) - before:
         del sys.modules[name]
+    structlog.reset_defaults()  # what the application logs went to the standard error of this test
 
 
 def _refusal(reference: str | None) -> str:

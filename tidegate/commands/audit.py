@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
 
-from tidegate.auditing import AuditReport, verify_audit
 from tidegate.commands.moments import moment
 from tidegate.commands.options import JsonOption, examples, print_json, print_table, say, settings_of, tell, wait_for
 from tidegate.migrations.revisions import require_schema
@@ -18,6 +17,9 @@ from tidegate_kernel.audit_chain import AuditFilter, AuditRow, list_audit, verif
 from tidegate_kernel.errors import Misconfigured
 from tidegate_kernel.postgres import connect
 from tidegate_kernel.settings import Settings
+
+if TYPE_CHECKING:  # it reads the topic too: `audit list` needs no Kafka client
+    from tidegate.auditing import AuditReport
 
 audit_commands = typer.Typer(
     name="audit", help="What was done by hand, by whom, and whether the record of it is whole.", no_args_is_help=True
@@ -132,6 +134,8 @@ async def _list(settings: Settings, wanted: AuditFilter) -> Sequence[AuditRow]:
 
 
 async def _verify(settings: Settings, after: int) -> AuditReport:
+    from tidegate.auditing import verify_audit
+
     dsn = settings.postgres_dsn.get_secret_value()
     await require_schema(dsn)
     async with connect(dsn) as connection:

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from datetime import UTC, datetime
 from typing import NamedTuple
 
 import typer
@@ -18,6 +17,7 @@ from rich.progress import Progress as Bar
 from consumers.backfill import Progress
 from tidegate.app import App
 from tidegate.backfilling import BackfillOptions, BackfillReport, BackfillStart, run_backfill
+from tidegate.commands.moments import instant
 from tidegate.commands.options import actor_of, print_json, say
 from tidegate.commands.signals import run_until_signal
 from tidegate.migrations.revisions import require_schema
@@ -39,15 +39,6 @@ def backfill_start(checkpoint: str | None, is_beginning: bool, time: str | None)
     if [checkpoint is not None, is_beginning, time is not None].count(True) != 1:
         raise Misconfigured("--backfill needs one of --from-checkpoint NAME, --from-beginning, --from-time ISO")
     return BackfillStart(checkpoint, None if time is None else instant("--from-time", time), is_beginning)
-
-
-def instant(option: str, text: str) -> datetime:
-    """Returns the aware time that `text` says; without a zone it is UTC. Raises Misconfigured."""
-    try:
-        told = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise Misconfigured(f"{option} {text!r} is no ISO 8601 time, as in 2026-03-01T12:00Z") from error
-    return told if told.tzinfo is not None else told.replace(tzinfo=UTC)
 
 
 def backfill(

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from tidegate.app import App
-from tidegate.commands.backfill import instant
 from tidegate.commands.loading import load_app
+from tidegate.commands.moments import instant
 from tidegate.commands.options import (
     AppOption,
     JsonOption,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tidegate.app import App
+from tidegate.commands.late import NEEDS_DEV
 from tidegate.commands.loading import load_app
 from tidegate.commands.local_token import make_local_token
 from tidegate.commands.options import AddressSettings, AppOption, examples, say, settings_of, use_local_stack, wait_for
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 EXAMPLES = examples("tidegate dev --app shop.app:app", "tidegate dev --app shop.app:app --no-reload")
 
-_EXTRA = "'tidegate dev' and 'tidegate stack' need what only development needs: pip install 'tidegate[dev]'"
 # Longer than the drain time-out and the relay's rest: a worker that stops in order is not cut off.
 _STOP_SECONDS = 30.0
 _LOOK_EVERY_MS = 1000
@@ -62,11 +62,6 @@ def prepare_command(app: AppOption = None) -> None:
         say(line)
 
 
-def refuse_without_extra() -> None:
-    """Raises Misconfigured: `tidegate[dev]` is not installed."""
-    raise Misconfigured(_EXTRA)
-
-
 def start_servers() -> None:
     """Every server that a job may need answers, and the environment names it: those given, or the local stack's.
 
@@ -79,7 +74,7 @@ def start_servers() -> None:
         from tidegate.stack.stack import Stack
         from tidegate.stack.state import default_folder
     except ModuleNotFoundError as error:
-        raise Misconfigured(_EXTRA) from error
+        raise Misconfigured(NEEDS_DEV) from error
     with reporter() as report:
         Stack(default_folder()).up(report)
     use_local_stack()
@@ -109,7 +104,7 @@ def _run_reloading(command: list[str], app: str) -> None:
     try:
         from watchfiles import PythonFilter, watch
     except ModuleNotFoundError as error:
-        raise Misconfigured(_EXTRA) from error
+        raise Misconfigured(NEEDS_DEV) from error
     # The local servers' own files, where they stand in this folder, are nobody's change.
     only = PythonFilter(ignore_paths=[Path.cwd() / ".state"], extra_extensions=(".sql",))
     changes = watch(

@@ -6,34 +6,75 @@ import os
 import sys
 from typing import Annotated, NoReturn
 
-import asyncpg
-import structlog
 import typer
 
-from tidegate.commands import (
-    audit,
-    checkpoint,
-    dev,
-    dlq,
-    explain,
-    find,
-    flood,
-    migrate,
-    offsets,
-    pause,
-    run,
-    send,
-    status,
-    tokens,
-    topics,
-)
+from tidegate.commands.late import Late, group_of
 from tidegate.commands.options import examples, say
 from tidegate.version import __version__
 from tidegate_kernel.errors import Denied, Misconfigured, TidegateError
 
 _FAILED, _MISUSE, _REFUSED = 1, 2, 3
 
+COMMANDS = {
+    "migrate": Late(
+        "migrate.migrate_command",
+        "Bring Postgres, and the sinks of --app, to what this version needs. Safe to repeat and to run twice at once.",
+    ),
+    "run": Late(
+        "run.run_command", "Run the live consumers of jobs until SIGTERM or Ctrl-C, or one backfill to its end."
+    ),
+    "send": Late(
+        "send.send_command",
+        "Write a CloudEvent to a topic and print its id. With --app, data that a job would refuse is not sent.",
+    ),
+    "status": Late(
+        "status.status_command",
+        "Show every job's lag in records and seconds, pauses, freshness, dead letters and the outbox. Needs no worker.",
+    ),
+    "explain": Late(
+        "explain.explain_command",
+        "Say of each partition why it does not move, or that it does. Needs no worker and no token.",
+    ),
+    "pause": Late(
+        "pause.pause_jobs_command",
+        "Make jobs rest: the batches in hand are finished, nothing new begins, ownership is kept. Backfills go on.",
+        epilog="PAUSE_EXAMPLES",
+    ),
+    "resume": Late(
+        "pause.resume_jobs_command",
+        "End pauses: those that `tidegate pause` with the same words made.",
+        epilog="RESUME_EXAMPLES",
+    ),
+    "find": Late(
+        "find.find_command",
+        "Say what became of it in each job: claimed, dead, skipped, not reached. Exit 1 if there is no trace of it.",
+    ),
+    "dev": Late(
+        "dev.dev_command",
+        "Start servers where none are given, migrate, create topics and run all jobs of --app, until Ctrl-C.",
+    ),
+    "topics": Late("topics.topic_commands", "The Kafka topics an application needs."),
+    "checkpoint": Late("checkpoint.checkpoint_commands", "Named offsets from which a backfill can start."),
+    "offsets": Late("offsets.offset_commands", "Where a job stands in its topics, and moving that by hand."),
+    "flood": Late("flood.flood_commands", "Topics that too many dead letters have stopped."),
+    "dlq": Late("dlq.letter_commands", "Dead letters: records that a job could not handle."),
+    "tokens": Late("tokens.token_commands", "Access tokens: who may change something, and within which scope."),
+    "audit": Late("audit.audit_commands", "What was done by hand, by whom, and whether the record of it is whole."),
+    "stack": Late(
+        "stack.stack_commands", "Real Kafka, Postgres, Elasticsearch and ClickHouse on this machine.", needs_dev=True
+    ),
+    "dev-prepare": Late(
+        "dev.prepare_command",
+        "Migrate and create topics for --app: what `dev` does before each start.",
+        epilog="",
+        is_hidden=True,
+    ),
+}
+"""All that can be typed, in the order of `tidegate --help`, with the beginnings of the commands' own help: that list is
+to come without their modules. A test compares the two."""
+
 command_line = typer.Typer(
+    cls=group_of(COMMANDS),
     name="tidegate",
     help="Kafka events applied exactly once to Postgres, Elasticsearch and ClickHouse.",
     no_args_is_help=True,
@@ -47,43 +88,15 @@ command_line = typer.Typer(
         "tidegate status --app shop.app:app",
     ),
 )
-command_line.command("migrate", epilog=migrate.EXAMPLES)(migrate.migrate_command)
-command_line.add_typer(topics.topic_commands)
-command_line.command("run", epilog=run.EXAMPLES)(run.run_command)
-command_line.command("send", epilog=send.EXAMPLES)(send.send_command)
-command_line.command("status", epilog=status.EXAMPLES)(status.status_command)
-command_line.command("explain", epilog=explain.EXAMPLES)(explain.explain_command)
-command_line.command("pause", epilog=pause.PAUSE_EXAMPLES)(pause.pause_jobs_command)
-command_line.command("resume", epilog=pause.RESUME_EXAMPLES)(pause.resume_jobs_command)
-command_line.command("find", epilog=find.EXAMPLES)(find.find_command)
-command_line.add_typer(checkpoint.checkpoint_commands)
-command_line.add_typer(offsets.offset_commands)
-command_line.add_typer(flood.flood_commands)
-command_line.add_typer(dlq.letter_commands)
-command_line.add_typer(tokens.token_commands)
-command_line.add_typer(audit.audit_commands)
-command_line.command("dev", epilog=dev.EXAMPLES)(dev.dev_command)
-command_line.command("dev-prepare", hidden=True)(dev.prepare_command)
-try:
-    from tidegate.commands.stack import stack_commands
-except ModuleNotFoundError:
-    anything = {"allow_extra_args": True, "ignore_unknown_options": True}  # `stack up` is to be told the same
-    command_line.command("stack", help="Local servers; needs tidegate[dev].", context_settings=anything)(
-        dev.refuse_without_extra
-    )
-else:
-    command_line.add_typer(stack_commands)
 
 
 @command_line.callback()
 def _options(
-    version: Annotated[  # noqa: ARG001  # its callback prints and ends
+    version: Annotated[  # its callback prints and ends
         bool, typer.Option("--version", callback=lambda asked: _print_version(asked), is_eager=True, help="Print it.")
     ] = False,
 ) -> None:
     """Kafka events applied exactly once to Postgres, Elasticsearch and ClickHouse."""
-    # What a command logs must not mix with what it prints; `run` configures more.
-    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
 
 
 def run_command_line() -> NoReturn:
@@ -96,28 +109,14 @@ def run_command_line() -> NoReturn:
         error = _first(group)
         _tell(str(error), *getattr(error, "__notes__", ()))
         sys.exit(_exit_code(error))
-    except* (asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError, asyncpg.UndefinedFunctionError) as group:
-        # Our statements are prepared on our own schema in every build: this database has another.
+    except* _postgres_errors() as group:
         if os.environ.get("TIDEGATE_DEBUG") == "1":
             raise
-        _tell(
-            f"postgres does not have the schema of Tidegate {__version__}: {_first_line(group)}; "
-            "run 'tidegate migrate', or the version of Tidegate that migrated it"
-        )
-        sys.exit(_MISUSE)
-    except* asyncpg.InsufficientPrivilegeError as group:
-        if os.environ.get("TIDEGATE_DEBUG") == "1":
-            raise
-        _tell(
-            f"postgres: {_first_line(group)}; connect as a role that the schema's owner has given what commands need: "
-            "'tidegate migrate --command-role ROLE'"
-        )
-        sys.exit(_MISUSE)
-    except* asyncpg.PostgresError as group:
-        if os.environ.get("TIDEGATE_DEBUG") == "1":
-            raise
-        _tell(f"postgres: {_first_line(group)}")
-        sys.exit(_FAILED)
+        from tidegate.commands.postgres_errors import remedy
+
+        sentence, is_misuse = remedy(group)
+        _tell(sentence)
+        sys.exit(_MISUSE if is_misuse else _FAILED)
     sys.exit(0)
 
 
@@ -126,11 +125,10 @@ def _tell(*texts: str) -> None:
         say(f"tidegate: {' '.join(text.split())}")
 
 
-def _first_line(error: BaseException) -> str:
-    """Of Postgres' own words: DETAIL may hold a row's values."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return str(error).splitlines()[0]
+def _postgres_errors() -> tuple[type[Exception], ...]:
+    """Those of the driver; none where nothing has imported it, which takes long and can only be in vain."""
+    driver = sys.modules.get("asyncpg")
+    return () if driver is None else (driver.PostgresError,)
 
 
 def _first(group: BaseExceptionGroup[TidegateError]) -> TidegateError:

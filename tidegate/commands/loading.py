@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 
 from tidegate.app import App
+from tidegate.commands.options import log_to_stderr
 from tidegate_kernel.errors import Misconfigured
 
 # Where our packages are installed, and their top-level names.
@@ -30,6 +31,7 @@ def load_app(reference: str | None) -> App:
     if not module_name or not attribute.isidentifier():
         raise Misconfigured(f"application {reference!r} is not of the form module:attribute, as in 'shop.app:app'")
     refuse_shadows()
+    log_to_stderr()
     module = _import(module_name, reference)
     with _explained(reference):  # a module may have a __getattr__ of its own
         found = getattr(module, attribute, None)

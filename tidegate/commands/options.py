@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import getpass
 import json
 import os
@@ -11,17 +10,16 @@ import sys
 from collections.abc import Coroutine, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from tidegate.commands.readable import printable
 from tidegate_kernel.permissions import Actor, Receipt
-from tidegate_kernel.postgres import Connection, Pool
-from tidegate_kernel.settings import Settings, read_settings
-from tidegate_kernel.tokens import NOBODY, bearer
+
+if TYPE_CHECKING:  # every command imports this module, also to print its help: what takes long is imported by its user
+    from tidegate_kernel.postgres import Connection, Pool
+    from tidegate_kernel.settings import Settings
 
 T = TypeVar("T")
 
@@ -49,6 +47,8 @@ def settings_of(**overrides: Any) -> Settings:
     One rule for all commands: either the environment says where the servers are, or `tidegate stack` (or `dev`) does.
     Raises Misconfigured.
     """
+    from tidegate_kernel.settings import read_settings
+
     use_local_stack()
     return read_settings(**overrides)
 
@@ -77,6 +77,8 @@ async def actor_of(settings: Settings, database: Connection | Pool) -> Actor:
     The receipts of what it does go to standard error. Raises Misconfigured for a token file that cannot be read,
     Transient.
     """
+    from tidegate_kernel.tokens import bearer
+
     typist = anybody()
     found = await bearer(database, settings.token_text(), origin=typist.origin)
     return replace(found, on_receipt=typist.on_receipt)
@@ -84,6 +86,8 @@ async def actor_of(settings: Settings, database: Connection | Pool) -> Actor:
 
 def anybody() -> Actor:
     """Returns whoever types, without a token: user and machine as the system calls them, for the audit."""
+    from tidegate_kernel.tokens import NOBODY
+
     try:
         user = getpass.getuser()
     except (KeyError, OSError):
@@ -97,7 +101,17 @@ def _tell(receipt: Receipt) -> None:
 
 def wait_for(work: Coroutine[Any, Any, T]) -> T:
     """Runs `work` to its end on an event loop of its own."""
+    import asyncio
+
+    log_to_stderr()
     return asyncio.run(work)
+
+
+def log_to_stderr() -> None:
+    """What a command logs does not mix with what it prints; `run` configures more."""
+    import structlog
+
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
 
 
 def print_json(value: Any) -> None:
@@ -111,6 +125,9 @@ def _plain(value: Any) -> str:
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, right: Sequence[str] = ()) -> None:
     """A table goes to standard output: fitted to a terminal, unwrapped in a pipe. Cells may hold rich's markup."""
+    from rich.console import Console
+    from rich.table import Table
+
     table = Table(box=None, header_style="bold", pad_edge=False)
     for column in columns:
         table.add_column(column, justify="right" if column in right else "left", overflow="fold")

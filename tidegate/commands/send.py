@@ -11,8 +11,8 @@ import typer
 
 from consumers.topics import Topic
 from tidegate.app import App
-from tidegate.commands.backfill import instant
 from tidegate.commands.loading import load_app
+from tidegate.commands.moments import instant
 from tidegate.commands.options import AppOption, examples, say, settings_of, wait_for
 from tidegate.jobs.sending import EventDraft, check_data, drafted_event, send
 from tidegate_kernel.clock import SystemClock
