@@ -10,15 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import NamedTuple, Protocol
-
-import asyncpg
 
 from consumers.batch import Batch, Outcome, Stop
 from consumers.claims import BatchClaims, claims_of
 from consumers.correcting import decode_corrected, is_known_otherwise
 from consumers.decoding import Arrival, Decoded, Decoder
-from consumers.dispatch import Dispatcher, HandlerFailed, Prepared, hidden_failure
+from consumers.dispatch import Dispatcher, Prepared, hidden_failure
 from consumers.isolation import Isolation
 from consumers.judging import Judge
 from consumers.ledger import Ledger
@@ -28,6 +27,7 @@ from consumers.parking import Parking, ParkingFull
 from consumers.positions import advance
 from consumers.projecting import Projected, project
 from consumers.tenants import first_stop
+from consumers.trying import as_a_whole_or_apart
 from dlq.letters import Failure
 from inbox.store import claim, claim_and_settle
 from projections.sink import Sink
@@ -107,10 +107,6 @@ class Pipeline:
         return Outcome(failures=[failure])
 
 
-# An outage is mostly over by then, or its breaker open; then the batch is looked at event by event.
-_TRIES_AS_A_WHOLE = 3
-
-
 class _Handled(NamedTuple):
     """What the handlers made of a batch's new events; those that `gate` does not admit have to wait."""
 
@@ -131,22 +127,12 @@ class CommandRoad:
 
     async def settle(self, batch: Batch, decoded: Decoded) -> Outcome:
         claims = claims_of(self._ledger.rule, batch, decoded.events)
-        if not batch.attempts.is_isolating:
-            try:
-                return await self._all_at_once(batch, decoded, claims)
-            except HandlerFailed as failed:
-                await self._judge.raise_if_worth_a_repeat(batch.attempts, failed)
-            except asyncpg.PostgresError:
-                # A handler that broke the transaction and swallowed the error shows only in our statements after it.
-                pass
-            except Transient as error:
-                if (hidden := hidden_failure(error)) is not None:
-                    await self._judge.raise_if_worth_a_repeat(batch.attempts, hidden)
-                elif not _may_be_a_handlers(error, batch):
-                    raise
-            # Isolating mode tells whose fault it is.
-            batch.attempts.is_isolating = True
-        return await self._one_by_one(batch, decoded, claims)
+        return await as_a_whole_or_apart(
+            batch.attempts,
+            self._judge,
+            whole=partial(self._all_at_once, batch, decoded, claims),
+            apart=partial(self._one_by_one, batch, decoded, claims),
+        )
 
     async def _all_at_once(self, batch: Batch, decoded: Decoded, claims: BatchClaims) -> Outcome:
         prepared = await self._prepare(claims.firsts)
@@ -206,14 +192,6 @@ class CommandRoad:
         if not self._dispatcher.prepares:
             return {}
         return {arrival.record.offset: await self._dispatcher.prepare(arrival) for arrival in arrivals}
-
-
-def _may_be_a_handlers(error: Transient, batch: Batch) -> bool:
-    """Whether trouble on the way to Postgres may come from a handler that returned as if nothing had happened.
-
-    The COMMIT also runs the deferred constraints of its tables; a connection that it closed fails in our statements.
-    """
-    return isinstance(error.__cause__, asyncpg.QueryCanceledError) or batch.attempts.tries >= _TRIES_AS_A_WHOLE
 
 
 class ProjectionRoad:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence, Set
 from typing import Any
 
 from consumers.batch import Batch
@@ -36,7 +36,7 @@ class Projected:
         told: set[int] = set()
         for refusal in refused:
             owner = self.owners[refusal.index]
-            offset = owner.record.offset if isinstance(owner, Arrival) else owner.offset
+            offset = self._offset(owner)
             if offset not in told:
                 told.add(offset)
                 self.fail(owner, InvalidDocument(refusal.message, reason=refusal.reason))
@@ -52,6 +52,16 @@ class Projected:
         self.failed_events.append(
             failure_of_arrival(self._batch, owner, error, reason=reason, claim=claim, handler=name)
         )
+
+    def superseded(self, stale_at: Collection[int]) -> Set[int]:
+        """The offsets of the records all of whose writes were older than what the store holds."""
+        overtaken = {self._offset(self.owners[index]) for index in stale_at}
+        taken = {self._offset(owner) for index, owner in enumerate(self.owners) if index not in stale_at}
+        return overtaken - taken if overtaken else overtaken
+
+    @staticmethod
+    def _offset(owner: Arrival | Record) -> int:
+        return owner.record.offset if isinstance(owner, Arrival) else owner.offset
 
     def letters(self, fresh: Sequence[Arrival]) -> list[Failure]:
         """The failures to keep: a repeat of an event that failed before is a duplicate, not another dead letter."""

@@ -549,3 +549,7 @@ WHERE d.id = ANY ($1::uuid[]);
 SELECT c."offset", c.kind, c.value
 FROM tidegate.correction AS c
 WHERE c.job = $1 AND c.topic = $2 AND c.topic_id = $3 AND c.partition = $4 AND c."offset" >= $5;
+
+-- name: limit_silence
+-- The transaction is ended should its owner fall silent. $1 milliseconds.
+SELECT set_config('idle_in_transaction_session_timeout', $1::text, true);

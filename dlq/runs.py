@@ -16,6 +16,7 @@ from uuid import UUID
 
 import asyncpg
 
+from dlq.outcomes import Decided
 from dlq.states import LetterState
 from tidegate_kernel.errors import AlreadyRunning, LeaseLost, Misconfigured
 from tidegate_kernel.event import JobId
@@ -238,18 +239,9 @@ async def hold(connection: Connection, held: Hold, *, parked: int = 0) -> str | 
     return asked
 
 
-class Ended(NamedTuple):
-    """A letter that has come to its end."""
-
-    letter: UUID
-    key: bytes | None
-    state: LetterState
-    at: datetime
-
-
 async def decide(
     connection: Connection, held: Hold, outcomes: Mapping[UUID, Outcome], *, most_replays: int
-) -> Sequence[Ended]:
+) -> Sequence[Decided]:
     """In the caller's transaction, in which it holds the run: this became of its letters. Returns which have ended.
 
     A letter that has failed in `most_replays` replays is quarantined.
@@ -257,7 +249,7 @@ async def decide(
     rows = await connection.fetch(
         _QUERIES["decide_letters"], held.run, list(outcomes), list(outcomes.values()), most_replays
     )
-    return [Ended(row["id"], row["key"], LetterState(row["state"]), row["decided_at"]) for row in rows]
+    return [Decided(row["id"], row["key"], LetterState(row["state"]), row["decided_at"]) for row in rows]
 
 
 async def end(connection: Connection, run: int, state: RunState) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -62,6 +62,11 @@ class ParkedRecord:
 
     record: StoredRecord
     claim: tuple[date, UUID]
+
+
+async def limit_silence(connection: Connection, limit: timedelta) -> None:
+    """Postgres ends the caller's transaction, and with it its locks, when its owner stays silent for `limit`."""
+    await connection.execute(_QUERIES["limit_silence"], str(int(limit.total_seconds() * 1000)))
 
 
 async def lock_keys(connection: Connection, job: JobId, keys: Collection[OrderKey]) -> Collection[OrderKey]:

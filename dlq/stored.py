@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -23,7 +22,7 @@ class StoredRecord:
     headers: Headers
 
 
-def stored_record(row: Mapping[str, Any]) -> StoredRecord:
+def stored_record(row: Any) -> StoredRecord:
     """Returns the record of a row: topic, partition, offset, recorded_at, key, value, header_names, header_values."""
     at: datetime | None = row["recorded_at"]
     names = (name.decode("utf-8", "surrogateescape") for name in row["header_names"])

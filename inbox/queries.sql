@@ -169,3 +169,21 @@ JOIN pg_class AS c ON c.oid = h.inhrelid
 LEFT JOIN tidegate.inbox_sweep AS s ON c.relname = 'inbox_' || s.part
 WHERE h.inhparent = 'tidegate.inbox'::regclass
 GROUP BY 1;
+
+-- name: claim_again
+-- Takes ids for events that are handled by hand; returns those that are new. $1 job, $2 buckets, $3 ids (distinct pairs).
+INSERT INTO tidegate.inbox (job, bucket, id)
+SELECT $1, k.bucket, k.id
+FROM unnest($2::date[], $3::uuid[]) AS k (bucket, id)
+ORDER BY k.bucket, k.id
+ON CONFLICT DO NOTHING
+RETURNING bucket, id;
+
+-- name: claims_of_others
+-- The 1-based places of claims that are not those of the letters which ask. $1 job, $2 buckets, $3 ids, $4 the days on
+-- which the letters that had made the claims failed; NULL: the letter had made none.
+SELECT k.place
+FROM unnest($2::date[], $3::uuid[], $4::date[]) WITH ORDINALITY AS k (bucket, id, failed_on, place)
+JOIN tidegate.inbox AS i ON i.job = $1 AND i.bucket = k.bucket AND i.id = k.id
+-- A day for clocks that differ: a claim is forgotten after a whole day at least, so one made anew is younger than that.
+WHERE k.failed_on IS NULL OR i.claimed_on > k.failed_on + 1;

@@ -59,6 +59,25 @@ async def claim_and_settle(
     return _duplicates(fence, row)
 
 
+async def claim_by_hand(
+    connection: Connection, job: JobId, keys: Sequence[ClaimKey], *, failed_on: Sequence[date | None]
+) -> frozenset[int]:
+    """In the caller's transaction: `keys` (distinct) are claimed. Returns the indexes of those that somebody else has.
+
+    `failed_on`: the day on which the letter failed that has made the claim; None where it has none under that key. A
+    claim that its letter has outlived is made again, unless a later delivery of the event did so, and was handled.
+    """
+    buckets, ids = _columns(keys)
+    made = await connection.fetch(_QUERIES["claim_again"], job, buckets, ids)
+    if len(made) == len(keys):
+        return frozenset()
+    taken = {(row["bucket"], row["id"]) for row in made}
+    old = [index for index, key in enumerate(keys) if (key.bucket, key.id) not in taken]
+    chosen = ([column[index] for index in old] for column in (buckets, ids, failed_on))
+    rows = await connection.fetch(_QUERIES["claims_of_others"], job, *chosen)
+    return frozenset(old[row["place"] - 1] for row in rows)
+
+
 async def register_job(connection: Connection, *, service: str, code: JobCode, claim_rule: str) -> JobId:
     """Returns the job's number, made at its first start.
 

@@ -60,7 +60,7 @@ class ClickHouseSink:
     async def apply(self, encoded: Sequence[tuple[Any, ...]]) -> Applied:
         """One insert, which is one block, unless the server refuses rows: those are found by halving.
 
-        `stale` stays 0: ClickHouse takes older rows too and shows the newest.
+        `stale_at` stays empty: ClickHouse takes older rows too and shows the newest.
         """
         refused: list[Refusal] = []
         if encoded:

@@ -37,7 +37,7 @@ Post = Callable[[bytes], Awaitable[Answer]]
 class _Round:
     """What one pass over the pending writes brought."""
 
-    stale: int = 0
+    stale: list[int] = field(default_factory=list)
     refused: list[Refusal] = field(default_factory=list)
     later: list[int] = field(default_factory=list)
     cause: str = ""
@@ -57,17 +57,18 @@ class BulkWriter:
 
         Raises Transient if some stay put off, Misconfigured if Elasticsearch denies the access.
         """
-        stale, refused, pending = 0, [], list(range(len(lines)))
+        stale: list[int] = []
+        refused, pending = [], list(range(len(lines)))
         for pause in (*_PAUSES_SECONDS, None):
             result = await self._send(lines, pending)
-            stale, pending = stale + result.stale, result.later
+            stale, pending = [*stale, *result.stale], result.later
             refused += result.refused
             if not pending:
                 break
             if pause is None:
                 raise Transient(f"index {self._index!r} put off {len(pending)} of {len(lines)} writes: {result.cause}")
             await self._clock.sleep(pause * random.uniform(0.5, 1.0))
-        return Applied(stale=stale, refused=tuple(sorted(refused)))
+        return Applied(stale_at=frozenset(stale), refused=tuple(sorted(refused)))
 
     async def _send(self, lines: Sequence[bytes], numbers: Sequence[int]) -> _Round:
         result = _Round()
@@ -111,7 +112,7 @@ class BulkWriter:
             case Verdict.TAKEN:
                 pass
             case Verdict.STALE:
-                result.stale += 1
+                result.stale.append(number)
             case Verdict.REFUSED | Verdict.TOO_LARGE as verdict:
                 reason = Reason.TOO_LARGE if verdict is Verdict.TOO_LARGE else Reason.INVALID_DOCUMENT
                 result.refused.append(Refusal(number, reason, without_payload(error.type, error.reason)))

@@ -78,16 +78,16 @@ class MemorySink:
 
     async def apply(self, encoded: Sequence[_Encoded]) -> Applied:
         self._raise_if_down()
-        stale, refused = 0, []
+        stale, refused = set(), []
         for index, (document_id, stored) in enumerate(encoded):
             present = self._stored.get(document_id)
             if document_id in self._refuse:
                 refused.append(Refusal(index, Reason.INVALID_DOCUMENT, f"sink {self.name!r} refuses this id"))
             elif present is not None and present.version > stored.version:
-                stale += 1
+                stale.add(index)
             else:
                 self._stored[document_id] = stored
-        return Applied(stale=stale, refused=tuple(refused))
+        return Applied(stale_at=frozenset(stale), refused=tuple(refused))
 
     async def probe(self) -> bool:
         return not self.is_down

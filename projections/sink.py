@@ -23,10 +23,15 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """Outcome of a batch: how many writes were older than what the store holds, and which it refused for good."""
+    """Outcome of a batch: which writes were older than what the store holds, and which it refused for good."""
 
-    stale: int = 0
+    stale_at: frozenset[int] = frozenset()
     refused: Sequence[Refusal] = ()
+
+    @property
+    def stale(self) -> int:
+        """How many writes were older."""
+        return len(self.stale_at)
 
 
 class Sink(Protocol):

@@ -1,0 +1,230 @@
+"""A run over dead letters, worked off by one runner: paced, to be stopped at any time, to be resumed after any end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar
+from uuid import UUID
+
+from consumers.batch import Attempts
+from consumers.failure import RetryPolicy
+from consumers.replay_hands import Hands
+from consumers.replay_verdicts import Taken, Verdicts
+from consumers.replay_work import Group, look
+from dlq.parking import OrderKey
+from dlq.runs import LEASE_SECONDS, Hold, Outcome, Place, RunState, decide, end, hold, outstanding
+from dlq.sequences import beginnings, keys_of, loose_keys
+from tidegate_kernel.clock import Clock
+from tidegate_kernel.errors import Transient
+from tidegate_kernel.postgres import Connection
+
+# A pace below it is kept by smaller batches.
+_LARGEST_BATCH = 500
+_BATCHES_A_SECOND = 4
+# A wait is cut into pieces, after each of which the runner says that it lives.
+_PIECE_SECONDS = LEASE_SECONDS / 3
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(slots=True)
+class ReplayTally:
+    """What a runner has done: letters by what became of them, and parked events dealt with."""
+
+    outcomes: Counter[Outcome] = field(default_factory=Counter)
+    parked: int = 0
+
+    def note(self, taken: Taken) -> None:
+        self.outcomes.update(taken.outcomes.values())
+        self.parked += taken.parked
+
+    @property
+    def handled(self) -> int:
+        """Letters and parked events."""
+        return self.outcomes.total() + self.parked
+
+
+class Replay:
+    """Works off what is left of a run. `rate`: letters and parked events a second, at most. Use once."""
+
+    def __init__(
+        self,
+        hands: Hands,
+        verdicts: Verdicts,
+        *,
+        policy: RetryPolicy,
+        clock: Clock,
+        rate: float | None = None,
+        on_wait: Callable[[Transient], None] = lambda _: None,
+    ) -> None:
+        self._hands, self._verdicts, self._policy, self._clock = hands, verdicts, policy, clock
+        self._rate, self._on_wait = rate, on_wait
+        self._batch = _LARGEST_BATCH if rate is None else max(1, min(_LARGEST_BATCH, int(rate / _BATCHES_A_SECOND)))
+        self._stopping = asyncio.Event()
+        self._decided: set[UUID] = set()
+        self._ahead = 0.0
+        self.tally = ReplayTally()
+
+    def stop(self) -> None:
+        """Asks the runner to end after the batch in hand. Idempotent."""
+        self._stopping.set()
+
+    async def run(self) -> bool:
+        """Whether nothing is left to do; False where it was asked to stop. Letters not tried are as they were before.
+
+        Raises LeaseLost where another runner has the run. An outage is waited out.
+        """
+        await self._work_off(await self._ask(self._loose_keys))
+        while not self._stopping.is_set():
+            places, keys = await self._ask(self._next)
+            if not places:
+                await self._ask(partial(self._end, RunState.DONE))
+                return True
+            await self._take_up(places, keys)
+        await self._ask(partial(self._end, RunState.STOPPED))
+        return False
+
+    async def _take_up(self, places: Sequence[Place], keys: dict[UUID, Sequence[OrderKey]]) -> None:
+        """Each of the letters is decided, unless the runner is to stop."""
+        self._decided.clear()
+        for group in _groups(place for place in places if place.letter not in keys):
+            for start in range(0, len(group.letters), self._batch):
+                part = group.letters[start : start + self._batch]
+                await self._step(Group(group.topic, group.topic_id, group.partition, letters=part))
+        await self._work_off(list(dict.fromkeys(key for each in keys.values() for key in each)))
+        left = [place.letter for place in places if place.letter not in self._decided]
+        if left and not self._stopping.is_set():
+            await self._ask(partial(self._leave_behind, left))
+
+    async def _work_off(self, keys: Sequence[OrderKey]) -> None:
+        """The sequences of the keys are empty, or begin with what this run cannot handle."""
+        pending = dict.fromkeys(keys)
+        while pending and not self._stopping.is_set():
+            some = list(pending)[: self._batch]
+            groups, gone = await self._ask(partial(self._groups_of, some))
+            for key in gone:
+                del pending[key]
+            for group in groups:
+                taken = await self._step(group)
+                if taken.is_empty:
+                    for key in group.keys:
+                        del pending[key]
+                pending |= dict.fromkeys(taken.freed)
+
+    async def _step(self, group: Group) -> Taken:
+        attempts = Attempts()
+        while not self._stopping.is_set():
+            try:
+                work = await self._once(lambda connection: look(connection, self._held, group, limit=self._batch))
+                if not work.entries:
+                    return Taken()
+                taken = await self._hands.attempt(work, attempts, self._verdicts)
+            except Transient as error:
+                attempts.tries += 1
+                await self._wait(error, attempts.tries)
+            else:
+                await self._note(taken)
+                return taken
+        return Taken()
+
+    async def _note(self, taken: Taken) -> None:
+        self.tally.note(taken)
+        self._decided |= taken.outcomes.keys()
+        if taken.stop_asked_by is not None:
+            self.stop()
+        if self._rate is not None:
+            now = self._clock.monotonic()
+            self._ahead = max(now, self._ahead) + (len(taken.outcomes) + taken.parked) / self._rate
+            await self._pause(self._ahead - now)
+
+    # What it asks of Postgres.
+
+    async def _next(self, connection: Connection) -> tuple[Sequence[Place], dict[UUID, Sequence[OrderKey]]]:
+        if await hold(connection, self._held) is not None:
+            self.stop()
+        places = await outstanding(connection, self._held.run, limit=self._batch)
+        return places, dict(await keys_of(connection, [place.letter for place in places]))
+
+    async def _loose_keys(self, connection: Connection) -> Sequence[OrderKey]:
+        return await loose_keys(connection, self._held.job)
+
+    async def _groups_of(
+        self, keys: Sequence[OrderKey], connection: Connection
+    ) -> tuple[Sequence[Group], Sequence[OrderKey]]:
+        """The keys by where their sequences begin, and those that have none."""
+        begin = await beginnings(connection, self._held.job, keys, limit=1)
+        groups: dict[tuple[str, UUID, int], list[OrderKey]] = defaultdict(list)
+        for key, links in begin.items():
+            groups[key.topic, links[0].topic_id, links[0].partition].append(key)
+        return [Group(*place, keys=of) for place, of in groups.items()], [key for key in keys if key not in begin]
+
+    async def _leave_behind(self, letters: Sequence[UUID], connection: Connection) -> None:
+        async with connection.transaction():
+            await hold(connection, self._held)
+            outcomes = dict.fromkeys(letters, Outcome.BEHIND)
+            await decide(connection, self._held, outcomes, most_replays=self._verdicts.most_replays)
+        self.tally.outcomes[Outcome.BEHIND] += len(letters)
+
+    async def _end(self, state: RunState, connection: Connection) -> None:
+        async with connection.transaction():
+            await hold(connection, self._held)
+            await end(connection, self._held.run, state)
+
+    async def _ask(self, ask: Callable[[Connection], Awaitable[Answer]]) -> Answer:
+        """Returns the answer, however long Postgres is away. Raises LeaseLost; Transient once it is to stop."""
+        tries = 0
+        while True:
+            try:
+                return await self._once(ask)
+            except Transient as error:
+                tries += 1
+                if self._stopping.is_set() and tries > self._policy.attempts:
+                    raise
+                await self._wait(error, tries)
+
+    async def _once(self, ask: Callable[[Connection], Awaitable[Answer]]) -> Answer:
+        async with self._verdicts.ledger.statement() as connection:
+            return await ask(connection)
+
+    @property
+    def _held(self) -> Hold:
+        return self._verdicts.held
+
+    async def _wait(self, error: Transient, tries: int) -> None:
+        self._on_wait(error)
+        await self._pause(self._policy.delay(tries, error))
+
+    async def _pause(self, seconds: float) -> None:
+        """Returns after so many seconds, or when it is to stop; the run stays this runner's meanwhile."""
+        until = self._clock.monotonic() + seconds
+        while (left := until - self._clock.monotonic()) > 0 and not self._stopping.is_set():
+            await self._sleep(min(left, _PIECE_SECONDS))
+            if left > _PIECE_SECONDS:
+                await self._say_alive()
+
+    async def _sleep(self, seconds: float) -> None:
+        sleeping = asyncio.ensure_future(self._clock.sleep(seconds))
+        stopping = asyncio.ensure_future(self._stopping.wait())
+        try:
+            await asyncio.wait([sleeping, stopping], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            sleeping.cancel()
+            stopping.cancel()
+
+    async def _say_alive(self) -> None:
+        try:
+            await self._once(lambda connection: hold(connection, self._held))
+        except Transient as error:
+            self._on_wait(error)  # whether the run is still ours shows when Postgres is back
+
+
+def _groups(places: Iterable[Place]) -> Iterable[Group]:
+    """The letters by partition, each in the order of its offsets."""
+    letters: dict[tuple[str, UUID, int], list[UUID]] = defaultdict(list)
+    for place in places:
+        letters[place.topic, place.topic_id, place.partition].append(place.letter)
+    return [Group(*place, letters=of) for place, of in letters.items()]

@@ -1,0 +1,187 @@
+"""How each kind of job handles the entries of a run: through its own decoder, handlers, judge and sink."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import NamedTuple, Protocol
+
+from consumers.batch import Attempts, Batch
+from consumers.claims import BatchClaims, claims_of
+from consumers.decoding import Arrival, Decoded, Decoder
+from consumers.dispatch import Dispatcher, Prepared, hidden_failure
+from consumers.isolation import Isolation
+from consumers.judging import Judge
+from consumers.ledger import Ledger
+from consumers.letters import failure_of_undecoded
+from consumers.order import Gate, Order
+from consumers.projecting import project
+from consumers.replay_verdicts import Made, Taken, Verdicts
+from consumers.replay_work import Entry, Work, confirm
+from consumers.trying import as_a_whole_or_apart
+from dlq.parking import record_key
+from dlq.runs import Outcome, RunKind
+from inbox.store import claim_by_hand
+from projections.sink import Sink
+from tidegate_kernel.errors import RetryLater, Transient
+from tidegate_kernel.event import JobId
+from tidegate_kernel.postgres import Connection
+
+
+class Hands(Protocol):
+    """How a kind of job handles what a run has taken up."""
+
+    async def attempt(self, work: Work, attempts: Attempts, verdicts: Verdicts) -> Taken:
+        """Effects and verdicts are final together, or nothing is.
+
+        Raises LeaseLost (the run is another's), Transient (wait, look again, try again with the same attempts).
+        """
+
+
+class _Opened(NamedTuple):
+    """A work whose records are decoded: those that are to be handled, as the pipeline's parts want them."""
+
+    made: Made
+    batch: Batch
+    decoded: Decoded
+    claims: BatchClaims
+    entries: Mapping[int, Entry]
+
+
+def _open(work: Work, attempts: Attempts, decoder: Decoder, ledger: Ledger, kind: RunKind) -> _Opened:
+    """Of what needs no handling the outcome stands already; of the rest, that it is skipped unless it is an event."""
+    made = Made()
+    handled: list[Entry] = []
+    for entry in work.entries:
+        if entry.letter is not None and (kind is RunKind.DISCARD or entry.is_discarded):
+            made.outcomes[entry.record.offset] = Outcome.DISCARDED
+        elif entry.has_nothing:
+            made.outcomes[entry.record.offset] = Outcome.REFUSED
+        else:
+            handled.append(entry)
+            made.outcomes[entry.record.offset] = Outcome.RESOLVED
+    batch = work.batch(handled, ledger.origin.job, attempts)
+    decoded = decoder.decode(batch.records)
+    return _Opened(made, batch, decoded, claims_of(ledger.rule, batch, decoded.events), work.by_offset())
+
+
+async def _fresh(connection: Connection, job: JobId, opened: _Opened) -> Sequence[Arrival]:
+    """In the caller's transaction: the events that nobody but these entries has claimed; the others are done with."""
+    made, claims, entries = opened.made, opened.claims, opened.entries
+    failed_on = []
+    for key, arrival in zip(claims.keys, claims.firsts, strict=True):
+        entry = entries[arrival.record.offset]
+        failed_on.append(entry.failed_on if entry.claim == (key.bucket, key.id) else None)
+    others = await claim_by_hand(connection, job, claims.keys, failed_on=failed_on) if claims.keys else frozenset()
+    fresh = claims.fresh(others)
+    offsets = {arrival.record.offset for arrival in fresh}
+    for arrival in opened.decoded.events:
+        if arrival.record.offset not in offsets:
+            made.outcomes[arrival.record.offset] = Outcome.ALREADY_PROCESSED
+    return fresh
+
+
+class CommandHands:
+    """Handlers, claims and verdicts in one transaction, as the live road has it."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        decoder: Decoder,
+        dispatcher: Dispatcher,
+        judge: Judge,
+        *,
+        order: Order | None,
+        kind: RunKind,
+    ) -> None:
+        self._ledger, self._decoder, self._dispatcher, self._judge = ledger, decoder, dispatcher, judge
+        self._order, self._kind = order, kind
+
+    async def attempt(self, work: Work, attempts: Attempts, verdicts: Verdicts) -> Taken:
+        return await as_a_whole_or_apart(
+            attempts,
+            self._judge,
+            whole=partial(self._all_at_once, work, attempts, verdicts),
+            apart=partial(self._one_by_one, work, attempts, verdicts),
+        )
+
+    async def _all_at_once(self, work: Work, attempts: Attempts, verdicts: Verdicts) -> Taken:
+        opened = self._open(work, attempts)
+        prepared = await self._prepare(opened.claims.firsts)
+        async with self._ledger.transaction() as connection:
+            await confirm(connection, verdicts.held, work, silence_limit=verdicts.silence_limit)
+            fresh = await _fresh(connection, self._ledger.origin.job, opened)
+            gate = self._gate(opened)
+            admitted = gate.admitted(fresh)
+            if admitted:
+                opened.made.published += await self._dispatcher.dispatch(admitted, connection, prepared)
+            self._leave_waiting(opened.made, gate, fresh)
+            return await verdicts.write(connection, work, opened.made)
+
+    async def _one_by_one(self, work: Work, attempts: Attempts, verdicts: Verdicts) -> Taken:
+        opened = self._open(work, attempts)
+        isolation = Isolation(opened.batch, opened.claims.by_offset(), self._dispatcher, self._judge)
+        prepared = await isolation.prepare(opened.claims.firsts)
+        try:
+            async with self._ledger.transaction() as connection:
+                await confirm(connection, verdicts.held, work, silence_limit=verdicts.silence_limit)
+                fresh = await _fresh(connection, self._ledger.origin.job, opened)
+                gate = self._gate(opened)
+                await isolation.run(connection, fresh, prepared, gate)
+                self._leave_waiting(opened.made, gate, fresh)
+                for failure in isolation.failures:
+                    opened.made.fail(failure)
+                opened.made.published += isolation.published
+                return await verdicts.write(connection, work, opened.made)
+        except Transient as error:
+            if not isinstance(error, RetryLater) and (hidden := hidden_failure(error)) is not None:
+                await isolation.blame(hidden)
+            raise
+
+    def _open(self, work: Work, attempts: Attempts) -> _Opened:
+        opened = _open(work, attempts, self._decoder, self._ledger, self._kind)
+        for undecoded in opened.decoded.failures:
+            opened.made.fail(failure_of_undecoded(opened.batch, undecoded))
+        return opened
+
+    def _gate(self, opened: _Opened) -> Gate:
+        """What is behind a record that is as undecodable as ever has to wait."""
+        gate = Gate(self._order)
+        for undecoded in opened.decoded.failures if self._order is not None else ():
+            gate.close_behind(undecoded.record, record_key(undecoded.record))
+        return gate
+
+    def _leave_waiting(self, made: Made, gate: Gate, fresh: Sequence[Arrival]) -> None:
+        for arrival in fresh if gate.is_closed else ():
+            if not gate.admits(arrival):
+                del made.outcomes[arrival.record.offset]
+        made.blocking = dict(gate.letters)
+
+    async def _prepare(self, arrivals: Sequence[Arrival]) -> Prepared:
+        if not self._dispatcher.prepares:
+            return {}
+        return {arrival.record.offset: await self._dispatcher.prepare(arrival) for arrival in arrivals}
+
+
+class ProjectionHands:
+    """Apply, then tell: newest wins, so a letter that newer events have overtaken is superseded and harms nothing."""
+
+    def __init__(self, ledger: Ledger, decoder: Decoder, sink: Sink, *, kind: RunKind) -> None:
+        self._ledger, self._decoder, self._sink, self._kind = ledger, decoder, sink, kind
+
+    async def attempt(self, work: Work, attempts: Attempts, verdicts: Verdicts) -> Taken:
+        opened = _open(work, attempts, self._decoder, self._ledger, self._kind)
+        made = opened.made
+        projected = project(opened.batch, opened.decoded, opened.claims, self._sink)
+        applied = await self._sink.apply(projected.encoded)
+        projected.refuse(applied.refused)
+        for offset in projected.superseded(applied.stale_at):
+            made.outcomes[offset] = Outcome.SUPERSEDED
+        async with self._ledger.transaction() as connection:
+            await confirm(connection, verdicts.held, work, silence_limit=verdicts.silence_limit)
+            fresh = await _fresh(connection, self._ledger.origin.job, opened)
+            for failure in projected.letters(fresh):
+                made.fail(failure)
+            for undecoded in opened.decoded.failures:
+                made.fail(failure_of_undecoded(opened.batch, undecoded))
+            return await verdicts.write(connection, work, made)
