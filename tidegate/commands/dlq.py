@@ -1,4 +1,4 @@
-"""`tidegate dlq`: dead letters as a list, in groups, and one by one. Payloads only with the permission to see them."""
+"""`tidegate dlq`: dead letters as a list, in groups, one by one. Payloads only with the permission to see them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from uuid import UUID
 import typer
 
 from dlq.states import LetterState
+from tidegate.commands.dlq_edit import EXAMPLES as EDIT_EXAMPLES
+from tidegate.commands.dlq_edit import edit_command, letter_id
 from tidegate.commands.dlq_output import Shown, plain, plain_details, print_page, print_stats, told
 from tidegate.commands.loading import load_app
 from tidegate.commands.moments import moment
@@ -154,11 +156,14 @@ def show_command(
 ) -> None:
     """Show all that is known of a dead letter; what is in it only with --payload."""
     service = load_app(app).service
-    shown = wait_for(_show(settings_of(), service, _letter_id(letter), with_payload=payload))
+    shown = wait_for(_show(settings_of(), service, letter_id(letter), with_payload=payload))
     if as_json:
         print_json(plain_details(shown))
     else:
         typer.echo("\n".join(told(shown)))
+
+
+letter_commands.command("edit", epilog=EDIT_EXAMPLES)(edit_command)
 
 
 async def _list(settings: Settings, service: str, wanted: LetterFilter, after: Cursor | None, limit: int) -> LetterPage:
@@ -203,10 +208,3 @@ def _moment(option: str, text: str | None) -> datetime | None:
 def _key(text: str | None) -> bytes | None:
     # Arguments that are no UTF-8 arrive with surrogates for their bytes.
     return None if text is None else text.encode("utf-8", "surrogateescape")
-
-
-def _letter_id(text: str) -> UUID:
-    try:
-        return UUID(text)
-    except ValueError:
-        raise Misconfigured(f"{text!r} is no letter's id; 'tidegate dlq list' shows them") from None

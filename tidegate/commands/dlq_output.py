@@ -98,7 +98,16 @@ def _facts(letter: LetterDetails) -> Iterator[tuple[str, object]]:
     yield "brand", letter.brand
     yield "correlation id", letter.correlation_id
     yield "traceparent", letter.traceparent
+    yield "corrected", _correction(letter)
     yield "claim", letter.claimed_id and f"{letter.claimed_id} of {letter.claimed_bucket}"
+
+
+def _correction(letter: LetterDetails) -> str | None:
+    if letter.corrected is None or letter.corrected_at is None:
+        return None
+    what = "discarded" if letter.corrected_bytes is None else f"edited to {letter.corrected_bytes} bytes"
+    told = f"{what} by {letter.corrected_by} at {_time(letter.corrected_at)}: {letter.correction_reason}"
+    return told if letter.corrected_sha256 is None else f"{told}; sha256 {letter.corrected_sha256}"
 
 
 def _told_masked(letter: LetterDetails) -> Iterator[str]:
@@ -112,6 +121,8 @@ def _told_masked(letter: LetterDetails) -> Iterator[str]:
 def _told_payload(payload: Payload) -> Iterator[str]:
     yield f"key:            {_content(payload.key)}"
     yield f"value:          {_content(payload.value)}"
+    if payload.corrected is not None:
+        yield f"edited value:   {_content(payload.corrected)}"
     yield "headers:"
     yield from (f"  {_name(name)}: {_content(value)}" for name, value in payload.headers)
 
@@ -146,9 +157,10 @@ def plain_details(shown: Shown) -> dict[str, Any]:
     told = {**plain(shown.letter), "header_names": names}
     if shown.payload is None:
         return told
-    key, value, headers = shown.payload
+    key, value, headers, corrected = shown.payload
     pairs = [{"name": _plain_content(name), "value": _plain_content(each)} for name, each in headers]
-    return {**told, "payload": {"key": _plain_content(key), "value": _plain_content(value), "headers": pairs}}
+    contents = {"key": key, "value": value, "edited_value": corrected}
+    return {**told, "payload": {name: _plain_content(each) for name, each in contents.items()} | {"headers": pairs}}
 
 
 def _plain_content(content: bytes | None) -> dict[str, str] | None:

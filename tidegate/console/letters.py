@@ -11,6 +11,8 @@ from uuid import UUID
 
 import asyncpg
 
+from dlq.corrections import EDITABLE, CorrectionKind
+from dlq.envelope import replay_instruction
 from dlq.letters import text_for_postgres
 from dlq.states import LetterState
 from tidegate_kernel.audit import permitted
@@ -96,9 +98,13 @@ class ListedLetter:
     @property
     def next_command(self) -> str:
         """What to type to learn more about it."""
-        if self.reason in _LOOK_AT_THE_PARTITION:
-            return f"tidegate explain {self.job}:{self.topic}:{self.partition}"
-        return f"tidegate find {self.topic}:{self.partition}:{self.offset} --job {self.job}"
+        return _look_command(self)
+
+
+def _look_command(letter: ListedLetter) -> str:
+    if letter.reason in _LOOK_AT_THE_PARTITION:
+        return f"tidegate explain {letter.job}:{letter.topic}:{letter.partition}"
+    return f"tidegate find {letter.topic}:{letter.partition}:{letter.offset} --job {letter.job}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +142,10 @@ class LetterStats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LetterDetails(ListedLetter):
-    """All that is known of a letter but what it holds: of key and value the sizes, of headers the names."""
+    """All that is known of a letter but what it holds: of key and value the sizes, of headers the names.
+
+    `corrected` says what somebody has decided about its record, None if nobody has.
+    """
 
     topic_id: UUID
     recorded_at: datetime | None
@@ -150,14 +159,28 @@ class LetterDetails(ListedLetter):
     key_bytes: int | None
     value_bytes: int | None
     value_sha256: str | None
+    corrected: str | None
+    corrected_by: str | None
+    corrected_at: datetime | None
+    correction_reason: str | None
+    corrected_bytes: int | None
+    corrected_sha256: str | None
+
+    @property
+    def next_command(self) -> str:
+        """What an edited letter waits for, else what to type to learn more."""
+        if self.corrected == CorrectionKind.EDIT and self.state in EDITABLE:
+            return replay_instruction(self.id)
+        return _look_command(self)
 
 
 class Payload(NamedTuple):
-    """The record as it came; a header's name is bytes, too."""
+    """The record as it came, a header's name as bytes, too; and the value that it was edited to, if it was."""
 
     key: bytes | None
     value: bytes | None
     headers: Sequence[tuple[bytes, bytes | None]]
+    corrected: bytes | None = None
 
 
 async def list_letters(
@@ -212,7 +235,8 @@ async def read_payload(connection: Connection, actor: Actor, letter: ListedLette
         row = await transaction.fetchrow(_QUERIES["letter_payload"], letter.id)
         if row is None:
             raise Misconfigured(f"dead letter {letter.id} is gone by now")
-    return Payload(row["key"], row["value"], list(zip(row["header_names"], row["header_values"], strict=True)))
+    headers = list(zip(row["header_names"], row["header_values"], strict=True))
+    return Payload(row["key"], row["value"], headers, row["corrected"])
 
 
 @asynccontextmanager

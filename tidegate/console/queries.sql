@@ -284,17 +284,27 @@ CROSS JOIN LATERAL (
 ORDER BY g.letters DESC, g.job, g.fingerprint
 
 -- name: letter_details
--- All that is known of a letter but its payload, of which sizes are told. $1 service, $2 letter.
+-- All that is known of a letter but its payload, of which sizes are told; so of what it was corrected to. $1 service, $2 letter.
 SELECT
     d.id, d.job, d.topic, d.partition, d."offset", d.state, d.reason, d.error_class, d.error_message, d.fingerprint,
     d.event_id, d.event_type, d.tenant, d.brand, d.handler, d.attempts, d.occurrences, d.replay_count, d.backfill,
     d.first_failed_at, d.last_failed_at, d.topic_id, d.recorded_at, d.claimed_bucket, d.claimed_id, d.correlation_id,
     d.traceparent, d.service_version, d.stack, d.header_names, octet_length(d.key) AS key_bytes,
-    octet_length(d.value) AS value_bytes, encode(sha256(d.value), 'hex') AS value_sha256
+    octet_length(d.value) AS value_bytes, encode(sha256(d.value), 'hex') AS value_sha256, c.kind AS corrected,
+    c.made_by AS corrected_by, c.made_at AS corrected_at, c.reason AS correction_reason,
+    octet_length(c.value) AS corrected_bytes, encode(sha256(c.value), 'hex') AS corrected_sha256
 FROM tidegate.dead_letter AS d
 JOIN tidegate.job AS j ON j.id = d.job
+LEFT JOIN tidegate.correction AS c
+    ON c.job = d.job AND c.topic = d.topic AND c.topic_id = d.topic_id AND c.partition = d.partition
+        AND c."offset" = d."offset"
 WHERE d.id = $2 AND j.service = $1
 
 -- name: letter_payload
--- The record as it came. $1 letter.
-SELECT d.key, d.value, d.header_names, d.header_values FROM tidegate.dead_letter AS d WHERE d.id = $1
+-- The record as it came, and what it was edited to. $1 letter.
+SELECT d.key, d.value, d.header_names, d.header_values, c.value AS corrected
+FROM tidegate.dead_letter AS d
+LEFT JOIN tidegate.correction AS c
+    ON c.job = d.job AND c.topic = d.topic AND c.topic_id = d.topic_id AND c.partition = d.partition
+        AND c."offset" = d."offset"
+WHERE d.id = $1

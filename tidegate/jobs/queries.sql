@@ -182,3 +182,15 @@ INSERT INTO tidegate.flood_allowance AS a (job, topic, topic_id, partition, unti
 SELECT $1, $2, $3, u.partition, u.until_offset
 FROM unnest($4::int[], $5::bigint[]) AS u (partition, until_offset)
 ON CONFLICT (job, topic, topic_id, partition) DO UPDATE SET until_offset = EXCLUDED.until_offset
+
+-- name: letter_to_edit
+-- A letter's record, whose it is, and what an earlier edit made of it. $1 service, $2 letter.
+SELECT
+    j.code, d.state, d.tenant, d.brand, d.topic, d.partition, d."offset", d.recorded_at, d.key, d.value, d.header_names,
+    d.header_values, c.value AS corrected_value
+FROM tidegate.dead_letter AS d
+JOIN tidegate.job AS j ON j.id = d.job
+LEFT JOIN tidegate.correction AS c
+    ON c.job = d.job AND c.topic = d.topic AND c.topic_id = d.topic_id AND c.partition = d.partition
+        AND c."offset" = d."offset"
+WHERE d.id = $2 AND j.service = $1
