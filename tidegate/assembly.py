@@ -25,9 +25,11 @@ from consumers.parking import Parking, ParkingLimit
 from consumers.pipeline import CommandRoad, Pipeline, ProjectionRoad, Road
 from consumers.positions import Positions
 from consumers.presence import Presence
+from consumers.replay_hands import CommandHands, Hands, ProjectionHands
 from consumers.steward import Steward
 from consumers.watch import Watch
 from dlq.letters import Origin
+from dlq.runs import RunKind
 from inbox.store import register_job
 from projections.sink import Sink
 from tidegate.app import App
@@ -84,12 +86,12 @@ async def assemble(app: App, job: Job, resources: Resources, *, sink: Sink | Non
     Raises Misconfigured if the job's claim rule changed, Transient if Postgres does not answer.
     """
     number = await _register(app, job, resources.pool)
-    ledger = Ledger(resources.pool, _origin(app, job, number, run), job.claim_rule, resources.clock)
+    ledger = Ledger(resources.pool, origin_of(app, job, number, run), job.claim_rule, resources.clock)
     mediator = _mediator(app, job, resources) if isinstance(job, ConsumerJob) else None
     if isinstance(job, ProjectionJob):
         resources.metrics.freshness_sla.labels(job.code).set(job.freshness_sla.total_seconds())
     outages = _outages(job, resources, _probes(app, job, resources.settings, sink))
-    decoder = Decoder({topic.name: topic for topic in job.topics}, job.events, job.unlisted)
+    decoder = _decoder(job)
     parking = _parking(job, ledger)
     pipeline = Pipeline(decoder, _road(job, ledger, parking, mediator or sink, outages), ledger, parking)
     return JobParts(
@@ -139,6 +141,24 @@ def backfill_of(parts: JobParts, source: RecordSource, clock: Clock) -> Backfill
     )
 
 
+async def replay_hands(
+    app: App, job: Job, resources: Resources, *, sink: Sink | None, kind: RunKind
+) -> tuple[Ledger, Hands]:
+    """Registers the job and builds what its dead letters are handled with. A projection needs its open `sink`.
+
+    Raises as `assemble`.
+    """
+    number = await _register(app, job, resources.pool)
+    ledger = Ledger(resources.pool, origin_of(app, job, number, LIVE), job.claim_rule, resources.clock)
+    if isinstance(job, ProjectionJob):
+        if sink is None:
+            raise ValueError(f"job {job.code!r} is a projection and needs its sink")
+        return ledger, ProjectionHands(ledger, _decoder(job), sink, kind=kind)
+    outages = _outages(job, resources, _probes(app, job, resources.settings, sink))
+    judge, mediator = Judge(job.retry, outages.all_answer), _mediator(app, job, resources)
+    return ledger, CommandHands(ledger, _decoder(job), mediator, judge, order=_order(job), kind=kind)
+
+
 async def _register(app: App, job: Job, pool: Pool) -> JobId:
     with translated_errors("register job"):
         async with pool.acquire(timeout=10) as connection:
@@ -169,11 +189,18 @@ def _floods(job: Job, resources: Resources, number: JobId) -> Floods:
     return Floods(job.code, resources.pool, number, limits=limits, metrics=resources.metrics)
 
 
+def _decoder(job: Job) -> Decoder:
+    return Decoder({topic.name: topic for topic in job.topics}, job.events, job.unlisted)
+
+
+def _order(job: ConsumerJob) -> Order | None:
+    return Order(job.order_key) if job.order == "park" else None
+
+
 def _parking(job: Job, ledger: Ledger) -> Parking:
     """Projections park nothing: the newest version of a document stays, whatever came before it."""
     if isinstance(job, ConsumerJob):
-        order = Order(job.order_key) if job.order == "park" else None
-        return Parking(ledger.pool, ledger.origin, order, job.parking)
+        return Parking(ledger.pool, ledger.origin, _order(job), job.parking)
     return Parking(ledger.pool, ledger.origin, None, ParkingLimit())
 
 
@@ -227,7 +254,8 @@ def _probes(app: App, job: Job, settings: Settings, sink: Sink | None) -> dict[s
     return probes
 
 
-def _origin(app: App, job: Job, number: JobId, run: RunId) -> Origin:
+def origin_of(app: App, job: Job, number: JobId, run: RunId) -> Origin:
+    """What all dead letters of one run of the job have in common."""
     return Origin(
         job=number,
         job_code=job.code,

@@ -1,0 +1,93 @@
+"""Runs over the dead letters of a bench, on real Postgres: a job's letters, replayed by today's handlers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+from uuid import UUID
+
+from pydantic import SecretStr
+
+from consumers.failure import RetryPolicy
+from consumers.replay import Replay
+from consumers.replay_hands import Hands
+from consumers.replay_verdicts import Verdicts
+from dlq.runs import Hold, Outcome, Run, RunKind, Wish, read_run, resume, start
+from projections.sink import Sink
+from tests.integration.parking_bench import Note, note, parking_job
+from tidegate import App, Handler, handle
+from tidegate.assembly import Resources, replay_hands
+from tidegate.jobs.declaration import Job
+from tidegate_kernel.clock import SystemClock
+from tidegate_kernel.metrics import Metrics
+from tidegate_kernel.postgres import Pool
+from tidegate_kernel.settings import Settings
+
+_WAITS_SHORT = RetryPolicy(name="replay")
+
+
+class ReplayBench:
+    """Replays letters of one job with the handlers given; `handlers` can be changed, as a deployment does."""
+
+    def __init__(self, pool: Pool, dsn: str, job: Job | None = None, *, sink: Sink | None = None) -> None:
+        self.pool, self._dsn, self._sink = pool, dsn, sink
+        self.job = parking_job() if job is None else job
+        self.handlers: Sequence[Handler] = [handle(Note, note)]
+        self.most_replays = 5
+        self.last: Replay | None = None
+
+    async def letters(self, *, states: Sequence[str] = ("dead",)) -> list[UUID]:
+        rows = await self.pool.fetch(
+            'SELECT id FROM tidegate.dead_letter WHERE state = ANY($1) ORDER BY topic, partition, "offset"',
+            list(states),
+        )
+        return [row["id"] for row in rows]
+
+    async def begin(
+        self, letters: Sequence[UUID] | None = None, *, kind: RunKind = RunKind.REPLAY, **more: Any
+    ) -> Hold:
+        chosen = await self.letters() if letters is None else letters
+        ledger, _ = await self._hands(kind)
+        wish = Wish(kind=kind, letters=chosen, digest="", reason="mended", asked_by="tests", **more)
+        async with self.pool.acquire() as connection, connection.transaction():
+            return await start(connection, ledger.origin.job, wish, holder="tests")
+
+    async def resume(self, run: int) -> Hold:
+        ledger, _ = await self._hands(RunKind.REPLAY)
+        async with self.pool.acquire() as connection, connection.transaction():
+            return await resume(connection, ledger.origin.job, run, holder="tests")
+
+    async def replay(
+        self, letters: Sequence[UUID] | None = None, *, kind: RunKind = RunKind.REPLAY, **more: Any
+    ) -> dict[Outcome, int]:
+        """Runs to the end; returns how many letters came to each outcome."""
+        return await self.work_off(await self.begin(letters, kind=kind, **more), kind=kind)
+
+    async def work_off(self, held: Hold, *, kind: RunKind = RunKind.REPLAY) -> dict[Outcome, int]:
+        replay = await self.runner(held, kind=kind)
+        await replay.run()
+        return dict((await self.run(held)).outcomes)
+
+    async def runner(self, held: Hold, *, kind: RunKind = RunKind.REPLAY, rate: float | None = None) -> Replay:
+        ledger, hands = await self._hands(kind)
+        verdicts = Verdicts(ledger, held, self.most_replays, "tests", "mended", self.job.silence_limit)
+        self.last = Replay(hands, verdicts, policy=_WAITS_SHORT, clock=SystemClock(), rate=rate)
+        return self.last
+
+    async def run(self, held: Hold) -> Run:
+        async with self.pool.acquire() as connection:
+            return await read_run(connection, "tests", held.run)
+
+    async def states(self) -> list[str]:
+        rows = await self.pool.fetch(
+            'SELECT state FROM tidegate.dead_letter ORDER BY topic, partition, "offset", first_failed_at'
+        )
+        return [row["state"] for row in rows]
+
+    async def _hands(self, kind: RunKind) -> tuple[Any, Hands]:
+        settings = Settings(postgres_dsn=SecretStr(self._dsn))
+        handlers = self.handlers if self._sink is None else ()
+        app = App(service="tests", owner="tests", jobs=[self.job], handlers=handlers)
+        resources = Resources(settings, self.pool, SystemClock(), Metrics(), ThreadPoolExecutor(1), "tests")
+        return await replay_hands(app, self.job, resources, sink=self._sink, kind=kind)
