@@ -96,7 +96,10 @@ async def corrections_of(connection: Connection, letters: Sequence[UUID]) -> Map
 async def corrections_from(
     connection: Connection, job: JobId, topic: str, topic_id: UUID, partition: int, offset: int
 ) -> Mapping[int, Correction]:
-    """Returns what was decided about records of a partition from `offset` on, by offset; nearly always nothing."""
+    """Returns what was decided about records of a partition from `offset` on, by offset; nearly always nothing.
+
+    All generations of a job share their corrections: a rebuild reads what the live one has read before it.
+    """
     rows = await connection.fetch(_QUERIES["corrections_from"], job, topic, topic_id, partition, offset)
     return {row["offset"]: _correction(row) for row in rows} or NO_CORRECTIONS
 

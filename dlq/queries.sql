@@ -544,11 +544,15 @@ JOIN tidegate.correction AS c USING (job, topic, topic_id, partition, "offset")
 WHERE d.id = ANY ($1::uuid[]);
 
 -- name: corrections_from
--- What was decided about records of a partition from an offset on.
+-- What was decided about records of a partition from an offset on, also while another generation of the job was the
+-- live one; of two decisions about a record the one that counts comes last: a discard is final.
 -- $1 job, $2 topic, $3 topic id, $4 partition, $5 first offset.
 SELECT c."offset", c.kind, c.value
-FROM tidegate.correction AS c
-WHERE c.job = $1 AND c.topic = $2 AND c.topic_id = $3 AND c.partition = $4 AND c."offset" >= $5;
+FROM tidegate.job AS asking
+JOIN tidegate.job AS j ON j.service = asking.service AND j.code = asking.code
+JOIN tidegate.correction AS c ON c.job = j.id
+WHERE asking.id = $1 AND c.topic = $2 AND c.topic_id = $3 AND c.partition = $4 AND c."offset" >= $5
+ORDER BY c.kind = 'discard', c.made_at;
 
 -- name: limit_silence
 -- The transaction is ended should its owner fall silent. $1 milliseconds.
