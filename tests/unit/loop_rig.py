@@ -23,6 +23,7 @@ from consumers.positions import Position, Positions
 from consumers.presence import Presence, State, Told
 from consumers.steward import Steward
 from consumers.watch import Watch
+from dlq.corrections import Correction
 from dlq.parking import OrderKey
 from tidegate.testing.memory import MemoryBroker
 from tidegate_kernel.clock import SystemClock
@@ -44,6 +45,7 @@ class Rows(Positions):
     def __init__(self) -> None:
         self.rows: dict[TopicPartition, Position] = {}
         self.released: set[TopicPartition] = set()
+        self.decided: dict[TopicPartition, dict[int, Correction]] = {}
 
     async def begin(self, starts: Mapping[TopicPartition, Position]) -> None:
         for partition, start in starts.items():
@@ -54,6 +56,10 @@ class Rows(Positions):
         if row is not None:
             self.rows[partition] = replace(row, epoch=row.epoch + 1)
         return self.rows.get(partition)
+
+    async def corrections(self, partition: TopicPartition, position: Position) -> Mapping[int, Correction]:
+        decided = self.decided.get(partition, {})
+        return {offset: correction for offset, correction in decided.items() if offset >= position.next_offset}
 
     async def read(self, partition: TopicPartition) -> Position | None:
         return self.rows.get(partition)
