@@ -107,7 +107,8 @@ class Parking:
             return 0
         events = self._parked(batch, gate, claims, waiting)
         await self._raise_if_full(connection, gate, events)
-        blocking = [Blocking(letters[offset], key, offset) for offset, key in sorted(gate.letters.items())]
+        # A letter that has just been erased blocks nothing.
+        blocking = [Blocking(letters[at], key, at) for at, key in sorted(gate.letters.items()) if at in letters]
         await park(connection, self._origin.job, blocking, events)
         return len(events)
 

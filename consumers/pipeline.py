@@ -102,7 +102,8 @@ class Pipeline:
         failure = failure_of_record(batch, batch.records[0], error, reason=error.reason)
         async with self._ledger.transaction() as connection:
             letters = await self._ledger.keep(connection, [failure])
-            await self._parking.block_behind(connection, failure, letters[failure.record.offset])
+            for letter in letters.values():  # none where it has been erased
+                await self._parking.block_behind(connection, failure, letter)
             await advance(connection, batch.fence, next_offset=batch.next_offset)
         return Outcome(failures=[failure])
 

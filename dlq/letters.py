@@ -89,8 +89,9 @@ async def record_dead_letters(
 
     A letter that exists (same job and coordinates) gains an occurrence and its newest error, and a resolved one is
     dead again; its record is published again under the same id. So does, in a backfill, a letter of the same event at
-    other coordinates: live, the claim keeps a duplicate from failing again. Raises Transient if Postgres or the road to
-    it failed; nothing in a record or an error can make it fail.
+    other coordinates: live, the claim keeps a duplicate from failing again. A letter that was erased stays as it is and
+    is not among those that are returned. Raises Transient if Postgres or the road to it failed; nothing in a record or
+    an error can make it fail.
     """
     if not failures:
         return {}
@@ -100,6 +101,7 @@ async def record_dead_letters(
             letters = await _at_their_events(connection, origin, letters)
         rows = await connection.fetch(_QUERIES["record_letters"], *_arguments(origin, letters, now))
     kept = {row["id"]: _kept(row) for row in rows}
+    letters = [letter for letter in letters if letter.id in kept]
     await enqueue(connection, [_outgoing(origin, letter, kept[letter.id]) for letter in letters], kind="dead_letter")
     return {letter.failure.record.offset: kept[letter.id].id for letter in letters}
 

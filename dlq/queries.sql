@@ -78,6 +78,8 @@ written AS (
         backfill = d.backfill AND excluded.backfill,
         -- What had been put right fails again; every other state is somebody's decision and stays.
         state = CASE d.state WHEN 'resolved' THEN 'dead' ELSE d.state END
+    -- An erased letter stays empty: its record may be in the hands of somebody who has not heard of it.
+    WHERE d.erased_at IS NULL
     RETURNING
         d.id, d.topic, d.topic_id, d.partition, d."offset", d.first_failed_at, d.last_failed_at, d.occurrences,
         d.replay_count, d.backfill, d.event_id, d.event_type, d.claimed_bucket, d.claimed_id
@@ -110,12 +112,12 @@ FROM tidegate.blocked_key AS b
 WHERE b.job = $1;
 
 -- name: decided_letters
--- Which offsets of a range have letters in one of some states.
+-- Which offsets of a range have letters that were erased or are in one of some states.
 -- $1 job, $2 topic, $3 topic id, $4 partition, $5 first offset, $6 last offset, $7 states.
 SELECT d."offset"
 FROM tidegate.dead_letter AS d
 WHERE d.job = $1 AND d.topic = $2 AND d.topic_id = $3 AND d.partition = $4 AND d."offset" BETWEEN $5 AND $6
-    AND d.state = ANY ($7::text[]);
+    AND (d.state = ANY ($7::text[]) OR d.erased_at IS NOT NULL);
 
 -- name: block_keys
 -- The keys are blocked and locked, in one order; returns which turn this is for each. $1 job, $2 topics, $3 keys.

@@ -86,6 +86,9 @@ class App:
             raise Misconfigured(f"job {job.code!r}: batch_size must be at least 1, not {job.batch_size}")
         if job.dedupe_horizon is not None and job.dedupe_horizon <= timedelta(0):
             raise Misconfigured(f"job {job.code!r}: dedupe_horizon must be positive, not {job.dedupe_horizon}")
+        for name in job.subjects:
+            if not name.isidentifier():
+                raise Misconfigured(f"job {job.code!r}: subjects names {name!r}; it may hold letters, digits and '_'")
         _check_unique(f"job {job.code!r}: topic", (topic.name for topic in job.topics))
         _check_unique(f"job {job.code!r}: event type", (route.type for route in job.events))
         match job:

@@ -10,7 +10,13 @@ from collections.abc import Sequence
 from typing import Literal
 
 from tidegate_kernel.postgres import Connection, translated_errors
+from tidegate_kernel.queries import load_queries
 from tidegate_kernel.source import Outgoing
+
+_QUERIES = load_queries(__package__)
+
+RELAY_LOCK = 0x7469_6465_6F75_7462  # "tideoutb"
+"""The advisory lock of whichever relay publishes."""
 
 Kind = Literal["event", "dead_letter", "audit"]
 
@@ -31,6 +37,11 @@ async def enqueue(connection: Connection, records: Sequence[Outgoing], *, kind: 
     with translated_errors("outbox"):
         # COPY takes ragged arrays as they are and is the cheapest road for many rows.
         await connection.copy_records_to_table("outbox", schema_name="tidegate", columns=_COLUMNS, records=rows)
+
+
+async def hold_relays(connection: Connection) -> None:
+    """Until the caller's transaction ends no relay publishes anything, and what one had in hand has left the outbox."""
+    await connection.execute(_QUERIES["hold_relays"], RELAY_LOCK)
 
 
 def _name(text: str) -> bytes:

@@ -55,6 +55,7 @@ class Action(StrEnum):
     DLQ_IMPORT = "dlq:import"
     DLQ_DISCARD = "dlq:discard"
     DLQ_EDIT = "dlq:edit"
+    DLQ_ERASE = "dlq:erase"
     TOKEN_CREATE = "token:create"  # noqa: S105  # the name of an act
     TOKEN_REVOKE = "token:revoke"  # noqa: S105  # the name of an act
 
@@ -68,6 +69,7 @@ LEAST_ROLE: Mapping[Action, Role] = MappingProxyType(
             Action.OFFSETS_ADOPT,
             Action.DLQ_DISCARD,
             Action.DLQ_EDIT,
+            Action.DLQ_ERASE,
             Action.TOKEN_CREATE,
             Action.TOKEN_REVOKE,
         ),
@@ -87,6 +89,7 @@ NEEDS_REASON: frozenset[Action] = frozenset(
         Action.DLQ_REPLAY,
         Action.DLQ_DISCARD,
         Action.DLQ_EDIT,
+        Action.DLQ_ERASE,
         Action.TOKEN_REVOKE,
     }
 )

@@ -146,3 +146,7 @@ SELECT
     a.hash <> sha256(a.previous_hash || convert_to(tidegate.audit_text(a), 'UTF8')) AS is_edited
 FROM tidegate.audit AS a
 WHERE a.seq = $1
+
+-- name: hold_relays
+-- Waits for whichever relay publishes, and keeps all of them from it until the transaction ends. $1 key of their lock.
+SELECT pg_advisory_xact_lock($1)

@@ -14,6 +14,7 @@ MAY_CATCH_EVERYTHING = {
     ("consumers/projecting.py", "project"): "projection functions are the user's code: a dead letter",
     ("consumers/projecting.py", "_delete"): "tombstone functions are the user's code: a dead letter",
     ("consumers/order.py", "Order._named"): "a job's own order key is the user's code: the record's key serves",
+    ("consumers/subjects.py", "SubjectSeeker._sight"): "a job's own subject is the user's code: told as not known",
     ("consumers/isolation.py", "Isolation._under_savepoint"): "what a handler left behind speaks here: its own fault",
     (
         "tidegate/jobs/mediator.py",

@@ -99,6 +99,7 @@ def _facts(letter: LetterDetails) -> Iterator[tuple[str, object]]:
     yield "correlation id", letter.correlation_id
     yield "traceparent", letter.traceparent
     yield "corrected", _correction(letter)
+    yield "erased", letter.erased_at and f"{_time(letter.erased_at)} by {letter.erased_by}, with key, value and headers"
     yield "claim", letter.claimed_id and f"{letter.claimed_id} of {letter.claimed_bucket}"
 
 
@@ -111,6 +112,8 @@ def _correction(letter: LetterDetails) -> str | None:
 
 
 def _told_masked(letter: LetterDetails) -> Iterator[str]:
+    if letter.erased_at is not None:
+        return
     yield f"key:            {_size(letter.key_bytes)}"
     digest = "" if letter.value_sha256 is None else f", sha256 {letter.value_sha256}"
     yield f"value:          {_size(letter.value_bytes)}{digest}"

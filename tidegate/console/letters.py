@@ -144,7 +144,8 @@ class LetterStats:
 class LetterDetails(ListedLetter):
     """All that is known of a letter but what it holds: of key and value the sizes, of headers the names.
 
-    `corrected` says what somebody has decided about its record, None if nobody has.
+    `corrected` says what somebody has decided about its record, None if nobody has. `erased_at`, `erased_by`: when and
+    by whom all that was in it was removed.
     """
 
     topic_id: UUID
@@ -165,6 +166,8 @@ class LetterDetails(ListedLetter):
     correction_reason: str | None
     corrected_bytes: int | None
     corrected_sha256: str | None
+    erased_at: datetime | None
+    erased_by: str | None
 
     @property
     def next_command(self) -> str:

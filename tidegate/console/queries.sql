@@ -197,6 +197,13 @@ FROM tidegate.job AS j
 WHERE j.service = $1 AND ($2::text[] IS NULL OR j.code = ANY($2))
 ORDER BY j.id
 
+-- name: job_generations
+-- All generations of a service's jobs; $2 NULL: of all its jobs. $1 service, $2 codes.
+SELECT j.id, j.code, j.generation
+FROM tidegate.job AS j
+WHERE j.service = $1 AND ($2::text[] IS NULL OR j.code = ANY($2))
+ORDER BY j.code, j.generation
+
 -- name: letters_page
 -- A page of dead letters, the newest failure first. Every job and state has its own walk along an index, so that no more
 -- than a page of each is read. Run it with plan_cache_mode = force_custom_plan: a filter that is not set must not be
@@ -292,7 +299,8 @@ SELECT
     d.traceparent, d.service_version, d.stack, d.header_names, octet_length(d.key) AS key_bytes,
     octet_length(d.value) AS value_bytes, encode(sha256(d.value), 'hex') AS value_sha256, c.kind AS corrected,
     c.made_by AS corrected_by, c.made_at AS corrected_at, c.reason AS correction_reason,
-    octet_length(c.value) AS corrected_bytes, encode(sha256(c.value), 'hex') AS corrected_sha256
+    octet_length(c.value) AS corrected_bytes, encode(sha256(c.value), 'hex') AS corrected_sha256, d.erased_at,
+    d.erased_by
 FROM tidegate.dead_letter AS d
 JOIN tidegate.job AS j ON j.id = d.job
 LEFT JOIN tidegate.correction AS c

@@ -12,6 +12,7 @@ from consumers.flood import FloodLimit
 from consumers.order import OrderKeyOf
 from consumers.parking import ParkingLimit
 from consumers.routes import Route, Unlisted
+from consumers.subjects import SubjectOf
 from consumers.topics import Topic
 from inbox.identity import ClaimRule
 from projections.sink import SinkDeclaration
@@ -54,7 +55,8 @@ class _TopicJob:
     scopes. `event_time_is_immutable`: every delivery of an event carries the same time, so that its day can hold its
     claim. `dedupe_horizon`: how long the job remembers an event id after it took it; `timedelta.max` is for ever.
     Unless given it is at least as long as Kafka keeps the records; a shorter one is refused at the start of a
-    ConsumerJob without `accept_short_horizon`.
+    ConsumerJob without `accept_short_horizon`. `subjects`: whose data an event holds, by the name of a field: pure
+    functions, by which `tidegate dlq erase --field NAME=VALUE` finds what is kept of a person.
     """
 
     code: str
@@ -70,6 +72,7 @@ class _TopicJob:
     event_time_is_immutable: bool = False
     dedupe_horizon: timedelta | None = None
     accept_short_horizon: bool = False
+    subjects: Mapping[str, SubjectOf] = field(default_factory=dict)
 
     @property
     def job_code(self) -> JobCode:

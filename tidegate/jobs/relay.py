@@ -19,12 +19,12 @@ from tidegate_kernel import logs
 from tidegate_kernel.clock import Clock
 from tidegate_kernel.errors import Transient
 from tidegate_kernel.metrics import Metrics
+from tidegate_kernel.outbox import RELAY_LOCK
 from tidegate_kernel.postgres import Connection, Pool, translated_errors
 from tidegate_kernel.queries import load_queries
 from tidegate_kernel.source import Outgoing, RecordWriter
 
 _QUERIES = load_queries("tidegate.jobs")
-_LOCK = 0x7469_6465_6F75_7462  # "tideoutb"
 # Values of a batch in memory; twice that with the client's buffers.
 _BATCH_BYTES = 8 * 1024 * 1024
 # Locks and snapshot are held while Kafka answers: a call of the writer lasts at most 10 s and none starts after 4.
@@ -123,7 +123,7 @@ class OutboxRelay:
 
     async def _relay(self, connection: Connection, topics: list[str]) -> Delivery | None:
         """One batch, in the caller's transaction; None where another process has the turn."""
-        if not await connection.fetchval(_QUERIES["take_relay_turn"], _LOCK):
+        if not await connection.fetchval(_QUERIES["take_relay_turn"], RELAY_LOCK):
             return None
         rows = await connection.fetch(_QUERIES["pending_records"], topics, self._batch_size, _BATCH_BYTES)
         delivery = Delivery(self._writer)
