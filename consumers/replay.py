@@ -33,14 +33,19 @@ Answer = TypeVar("Answer")
 
 @dataclass(slots=True)
 class ReplayTally:
-    """What a runner has done: letters by what became of them, and parked events dealt with."""
+    """What a runner has done: letters by what became of them, and parked events dealt with.
+
+    `failed_events`: of these, those that failed and are dead letters now.
+    """
 
     outcomes: Counter[Outcome] = field(default_factory=Counter)
     parked: int = 0
+    failed_events: int = 0
 
     def note(self, taken: Taken) -> None:
         self.outcomes.update(taken.outcomes.values())
         self.parked += taken.parked
+        self.failed_events += taken.failed_events
 
     @property
     def handled(self) -> int:
@@ -49,7 +54,10 @@ class ReplayTally:
 
 
 class Replay:
-    """Works off what is left of a run. `rate`: letters and parked events a second, at most. Use once."""
+    """Works off what is left of a run. `rate`: letters and parked events a second, at most. Use once.
+
+    `on_taken` hears of every batch once it is final, `on_wait` of what makes it wait.
+    """
 
     def __init__(
         self,
@@ -60,9 +68,10 @@ class Replay:
         clock: Clock,
         rate: float | None = None,
         on_wait: Callable[[Transient], None] = lambda _: None,
+        on_taken: Callable[[Taken], None] = lambda _: None,
     ) -> None:
         self._hands, self._verdicts, self._policy, self._clock = hands, verdicts, policy, clock
-        self._rate, self._on_wait = rate, on_wait
+        self._rate, self._on_wait, self._on_taken = rate, on_wait, on_taken
         self._batch = _LARGEST_BATCH if rate is None else max(1, min(_LARGEST_BATCH, int(rate / _BATCHES_A_SECOND)))
         self._stopping = asyncio.Event()
         self._decided: set[UUID] = set()
@@ -132,7 +141,7 @@ class Replay:
         return Taken()
 
     async def _note(self, taken: Taken) -> None:
-        self.tally.note(taken)
+        self._tell(taken)
         self._decided |= taken.outcomes.keys()
         if taken.stop_asked_by is not None:
             self.stop()
@@ -140,6 +149,11 @@ class Replay:
             now = self._clock.monotonic()
             self._ahead = max(now, self._ahead) + (len(taken.outcomes) + taken.parked) / self._rate
             await self._pause(self._ahead - now)
+
+    def _tell(self, taken: Taken) -> None:
+        self.tally.note(taken)
+        if not taken.is_empty:
+            self._on_taken(taken)
 
     # What it asks of Postgres.
 
@@ -167,7 +181,7 @@ class Replay:
             await hold(connection, self._held)
             outcomes = dict.fromkeys(letters, Outcome.BEHIND)
             await decide(connection, self._held, outcomes, most_replays=self._verdicts.most_replays)
-        self.tally.outcomes[Outcome.BEHIND] += len(letters)
+        self._tell(Taken(outcomes))
 
     async def _end(self, state: RunState, connection: Connection) -> None:
         async with connection.transaction():

@@ -42,13 +42,15 @@ class Made:
 class Taken(NamedTuple):
     """What came of a work: outcomes of its letters, parked events dealt with, and keys whose events may go on now.
 
-    `stop_asked_by`: who wants the run to stop, if anybody does.
+    `stop_asked_by`: who wants the run to stop, if anybody does. `failed_events`: of the parked events, those that are
+    dead letters now.
     """
 
     outcomes: Mapping[UUID, Outcome] = {}
     parked: int = 0
     freed: Sequence[OrderKey] = ()
     stop_asked_by: str | None = None
+    failed_events: int = 0
 
     @property
     def is_empty(self) -> bool:
@@ -77,7 +79,8 @@ class Verdicts:
         gone = [letter for letter, outcome in letters.items() if outcome not in _STAYS]
         freed = await self._take_out(connection, work, gone, events)
         await enqueue(connection, made.published)
-        return Taken(letters, len(events), freed, asked)
+        failed = sum(made.outcomes[e.record.offset] is Outcome.FAILED for e in events)
+        return Taken(letters, len(events), freed, asked, failed)
 
     async def _decide(self, connection: Connection, letters: Mapping[UUID, Outcome]) -> None:
         if not letters:

@@ -18,7 +18,7 @@ import asyncpg
 
 from dlq.outcomes import Decided
 from dlq.states import LetterState
-from tidegate_kernel.errors import AlreadyRunning, LeaseLost, Misconfigured
+from tidegate_kernel.errors import AlreadyRunning, Denied, LeaseLost, Misconfigured
 from tidegate_kernel.event import JobId
 from tidegate_kernel.postgres import Connection
 from tidegate_kernel.queries import load_queries
@@ -139,28 +139,31 @@ class FailureGroup(NamedTuple):
 # Whoever asks for a run, in the transaction in which it is permitted and audited.
 
 
-async def start(connection: Connection, job: JobId, wish: Wish, *, holder: str) -> Hold:
+async def start_run(connection: Connection, job: JobId, wish: Wish, *, holder: str) -> Hold:
     """The letters are the run's, and the run the holder's. Raises AlreadyRunning where another has one of them."""
     run = await _insert(connection, job, wish, RunState.RUNNING)
     return await _take(connection, job, run, holder)
 
 
-async def propose(connection: Connection, job: JobId, wish: Wish) -> int:
-    """The letters are the run's, which waits for a second person. Raises AlreadyRunning as `start`."""
+async def propose_run(connection: Connection, job: JobId, wish: Wish) -> int:
+    """The letters are the run's, which waits for a second person. Raises AlreadyRunning as `start_run`."""
     return await _insert(connection, job, wish, RunState.WAITING)
 
 
-async def approve(connection: Connection, job: JobId, run: int, *, by: str) -> None:
-    """The run can be begun now, by `resume`. Raises Misconfigured where it waits for nobody, or for somebody else."""
+async def approve_run(connection: Connection, job: JobId, run: int, *, by: str) -> None:
+    """The run can be begun now, by `resume_run`. Raises Misconfigured where it waits for nobody.
+
+    Raises Denied for the one who asked for it.
+    """
     row = await _locked(connection, job, run)
     if row["state"] != RunState.WAITING or row["approved_by"] is not None:
         raise Misconfigured(f"run {run} does not wait for a second person: it is {row['state']}")
     if row["asked_by"] == by:
-        raise Misconfigured(f"run {run} was asked for by {by!r}: somebody else has to approve it")
+        raise Denied(f"run {run} was asked for by {by!r}: somebody else has to approve it")
     await connection.execute(_QUERIES["approve_run"], run, by)
 
 
-async def resume(connection: Connection, job: JobId, run: int, *, holder: str) -> Hold:
+async def resume_run(connection: Connection, job: JobId, run: int, *, holder: str) -> Hold:
     """The run is the holder's, with every letter that it has not decided and nobody else has taken meanwhile.
 
     Raises AlreadyRunning while its runner lives, Misconfigured where nothing is left to do.
@@ -169,7 +172,7 @@ async def resume(connection: Connection, job: JobId, run: int, *, holder: str) -
     if row["is_held"]:
         raise AlreadyRunning(f"run {run} is in the hands of {row['holder']}")
     if row["state"] == RunState.WAITING and row["approved_by"] is None:
-        raise Misconfigured(f"run {run} waits for a second person: 'tidegate dlq approve {run}'")
+        raise Misconfigured(f"run {run} waits for a second person: 'tidegate dlq approve {run} --reason …'")
     left = [r["letter"] for r in await connection.fetch(_QUERIES["undecided_letters"], run, list(_LEFT))]
     took = await _reserve(connection, run, job, left, is_forced=row["is_forced"]) if left else 0
     if row["state"] == RunState.DONE and not took:
@@ -177,7 +180,7 @@ async def resume(connection: Connection, job: JobId, run: int, *, holder: str) -
     return await _take(connection, job, run, holder)
 
 
-async def stop(connection: Connection, job: JobId, run: int, *, by: str) -> bool:
+async def stop_run(connection: Connection, job: JobId, run: int, *, by: str) -> bool:
     """The run ends: at once where nobody works on it (True), else at its runner's next batch (False)."""
     row = await _locked(connection, job, run)
     if row["state"] in (RunState.DONE, RunState.STOPPED):

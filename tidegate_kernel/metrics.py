@@ -51,6 +51,9 @@ class Metrics:
         self.letters_expired = self._counter(
             "dead_letters_expired", "Dead letters removed some time after they were decided.", ["job"]
         )
+        self.replayed_letters = self._counter(
+            "replayed_letters", "Dead letters by what became of them in a replay or discard.", ["job", "outcome"]
+        )
         self.unresolved_letters = self._job_gauge(
             "unresolved_letters", "Dead letters that nobody has decided about; of all workers."
         )

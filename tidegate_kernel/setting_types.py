@@ -65,6 +65,12 @@ def _none_if_blank(value: Any) -> Any:
     return None if isinstance(value, str) and not value.strip() else value
 
 
+def _not_negative(value: int | None) -> int | None:
+    if value is not None and value < 0:
+        raise ValueError("should be 0 or more")
+    return value
+
+
 def _hosts(text: str, *, may_be_nameless: bool = False) -> Sequence[str]:
     """The `host:port` items of `text`. Raises ValueError if one is none."""
     items = [item.strip() for item in text.split(",")]
@@ -155,6 +161,7 @@ Web = Annotated[str, AfterValidator(_web)]
 """An http address without credentials."""
 
 OptionalWeb = Annotated[str | None, BeforeValidator(_none_if_blank), AfterValidator(_if_given(_web))]
+OptionalCount = Annotated[int | None, BeforeValidator(_none_if_blank), AfterValidator(_not_negative)]
 OptionalFile = Annotated[Path | None, BeforeValidator(_none_if_blank)]
 OptionalInstance = Annotated[str | None, BeforeValidator(_none_if_blank), AfterValidator(_if_given(_instance))]
 """An empty variable is how some orchestrators say that there is none."""

@@ -17,6 +17,7 @@ from tidegate_kernel.setting_types import (
     Duration,
     Keeping,
     Name,
+    OptionalCount,
     OptionalFile,
     OptionalInstance,
     OptionalWeb,
@@ -84,6 +85,10 @@ class Settings(BaseSettings):
     letter_backlog: int = Field(default=10_000, ge=1)
     # A quarter: whoever looks at what went wrong in the last one still finds what was decided.
     letter_retention: Keeping = timedelta(days=90)
+    max_replays: int = Field(default=5, ge=1)
+    # Well below what live consumers of the same database handle: the repair is not to be the next incident.
+    replay_rate: int = Field(default=500, ge=1)
+    replay_approval_above: OptionalCount = None
     # Shorter than Kafka's rebalance time-out: a revoke waits for it.
     drain_timeout: Duration = timedelta(seconds=20)
     log_format: Literal["json", "console"] = "json"

@@ -13,7 +13,7 @@ from consumers.failure import RetryPolicy
 from consumers.replay import Replay
 from consumers.replay_hands import Hands
 from consumers.replay_verdicts import Verdicts
-from dlq.runs import Hold, Outcome, Run, RunKind, Wish, read_run, resume, start
+from dlq.runs import Hold, Outcome, Run, RunKind, Wish, read_run, resume_run, start_run
 from projections.sink import Sink
 from tests.integration.parking_bench import Note, note, parking_job
 from tidegate import App, Handler, handle
@@ -51,12 +51,12 @@ class ReplayBench:
         ledger, _ = await self._hands(kind)
         wish = Wish(kind=kind, letters=chosen, digest="", reason="mended", asked_by="tests", **more)
         async with self.pool.acquire() as connection, connection.transaction():
-            return await start(connection, ledger.origin.job, wish, holder="tests")
+            return await start_run(connection, ledger.origin.job, wish, holder="tests")
 
     async def resume(self, run: int) -> Hold:
         ledger, _ = await self._hands(RunKind.REPLAY)
         async with self.pool.acquire() as connection, connection.transaction():
-            return await resume(connection, ledger.origin.job, run, holder="tests")
+            return await resume_run(connection, ledger.origin.job, run, holder="tests")
 
     async def replay(
         self, letters: Sequence[UUID] | None = None, *, kind: RunKind = RunKind.REPLAY, **more: Any

@@ -194,3 +194,23 @@ LEFT JOIN tidegate.correction AS c
     ON c.job = d.job AND c.topic = d.topic AND c.topic_id = d.topic_id AND c.partition = d.partition
         AND c."offset" = d."offset"
 WHERE d.id = $2 AND j.service = $1
+
+-- name: run_of_letters
+-- A run of a service, with what its letters belong to. $1 service, $2 run.
+SELECT
+    r.id, r.job, j.code, r.kind, r.reason, r.asked_by, r.letters,
+    array_agg(DISTINCT d.tenant) AS tenants, array_agg(DISTINCT d.brand) AS brands
+FROM tidegate.replay AS r
+JOIN tidegate.job AS j ON j.id = r.job
+LEFT JOIN tidegate.replay_letter AS l ON l.replay = r.id
+LEFT JOIN tidegate.dead_letter AS d ON d.id = l.letter
+WHERE j.service = $1 AND r.id = $2
+GROUP BY r.id, j.code;
+
+-- name: scopes_of_letters
+-- Which tenants and brands some letters belong to. $1 letters.
+SELECT
+    coalesce(array_agg(DISTINCT d.tenant), '{}') AS tenants,
+    coalesce(array_agg(DISTINCT d.brand), '{}') AS brands
+FROM tidegate.dead_letter AS d
+WHERE d.id = ANY ($1::uuid[]);
