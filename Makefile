@@ -19,12 +19,16 @@ setup: # reuses what is there
 demo: setup ## Start the servers, run the example shop's main job (the servers stay up)
 	@scripts/with-stack $(PY) -m examples.shop.demo
 
+# Files of tests run side by side, on the same servers; `make test WORKERS=0` runs one test after the other.
+WORKERS ?= 2
+SIDE_BY_SIDE := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+
 test: static ## All checks and all tests; ends the servers it started
 	@scripts/setup --test-programs
-	$(PY) -m pytest
+	$(PY) -m pytest $(SIDE_BY_SIDE)
 
 check: static ## Format, lint, types, imports, unit and architecture tests; needs no server
-	$(PY) -m pytest $(wildcard tests/unit tests/architecture)
+	$(PY) -m pytest $(SIDE_BY_SIDE) $(wildcard tests/unit tests/architecture)
 
 static: setup
 	.venv/bin/ruff format --check $(SOURCES)

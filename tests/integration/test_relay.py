@@ -169,7 +169,10 @@ async def test_a_relay_killed_between_write_and_delete_repeats_the_same_ids(pool
 async def test_a_relay_whose_backend_dies_while_kafka_answers_repeats(pool: Pool) -> None:
     """G5: Postgres fails over after the write: Transient for the caller, nothing lost, the turn is free again."""
     log = Log()
-    backend = "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted"
+    backend = (
+        "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted "
+        "AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"  # not those of other tests
+    )
 
     class Murderous(Log):
         async def write(self, records: Sequence[Outgoing]) -> Sequence[NotAcknowledged | None]:
