@@ -1,12 +1,14 @@
-"""The stage that all schedules are played on."""
+"""The stages that all schedules are played on."""
 
 from __future__ import annotations
 
-import time
+import os
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 
+from tests.property.ensemble import Ensemble, opened_ensemble
 from tests.property.stage import Stage, opened_stage
 from tidegate.testing.databases import Template
 
@@ -15,6 +17,13 @@ from tidegate.testing.databases import Template
 def stage(tidegate_postgres_template: Template) -> Iterator[Stage]:
     """Plays schedules one after the other on a real Postgres."""
     with tidegate_postgres_template.copied() as dsn, opened_stage(dsn) as opened:
-        began = time.monotonic()
         yield opened
-        print(f"\n{opened.played} schedules in {time.monotonic() - began:.0f} s; struck: {dict(opened.struck)}")
+
+
+@pytest.fixture(scope="module")
+def ensemble(tidegate_postgres_template: Template) -> Iterator[Ensemble]:
+    """As many stages as there are cores."""
+    with ExitStack() as copies:
+        dsns = [copies.enter_context(tidegate_postgres_template.copied()) for _ in os.sched_getaffinity(0)]
+        with opened_ensemble(dsns) as opened:
+            yield opened

@@ -127,8 +127,8 @@ class FaultyPool:
         fault = self._faults.due(Statement.ACQUIRE)
         if self._faults.is_down or fault is not None:
             raise ConnectionRefusedError("injected: nobody listens")
-        real: Any = await self._faults.loop.statement(lambda: self._pool.acquire(timeout=timeout))
-        connection = FaultyConnection(real, self._faults, self._client)
+        real: Any = await self._faults.loop.statement(self._pool.acquire)
+        connection = FaultyConnection(real, self._faults, self._client, self._give_back)
         self._mine.add(connection)
         self._faults.opened(connection)
         try:
@@ -136,14 +136,14 @@ class FaultyPool:
         finally:
             self._mine.discard(connection)
             self._faults.released(connection)
-            await self._release(real)
+            # Given back even where the task that had it is cancelled once more.
+            await asyncio.shield(connection.give_back())
 
-    async def _release(self, real: Any) -> None:
-        """Given back even where the task that had it is cancelled once more."""
+    def _give_back(self, real: Any) -> asyncio.Future[None]:
         given_back = asyncio.ensure_future(self._faults.loop.statement(lambda: self._pool.release(real)))
         self._releases.add(given_back)
         given_back.add_done_callback(self._releases.discard)
-        await asyncio.shield(given_back)
+        return given_back
 
     def terminate(self) -> None:
         """As when the process has died: every connection it had is gone."""
@@ -172,18 +172,45 @@ class FaultyPool:
 class FaultyConnection:
     """A connection whose every call can be struck."""
 
-    def __init__(self, real: Any, faults: PostgresFaults, client: Client) -> None:
+    def __init__(
+        self, real: Any, faults: PostgresFaults, client: Client, give_back: Callable[[Any], asyncio.Future[None]]
+    ) -> None:
         self._real, self._faults, self._client = real, faults, client
         self._pid = real.get_server_pid()
+        self._give_back = give_back
+        self._given_back: asyncio.Future[None] | None = None
+        self._in_flight = 0
 
     def __getattr__(self, name: str) -> Any:
+        self._must_be_open(name)
         return getattr(self._real, name)
 
+    def is_closed(self) -> bool:
+        return self._given_back is not None or bool(self._real.is_closed())
+
+    def give_back(self) -> asyncio.Future[None]:
+        """A transaction that is open is rolled back. Done once, however often it is called."""
+        if self._given_back is None:
+            self._given_back = self._give_back(self._real)
+        return self._given_back
+
     def terminate(self) -> None:
-        if not self._real.is_closed():
-            self._real.terminate()
+        """As if the network were cut. Between two statements the server only rolls back, as it does for `give_back`:
+        who had the connection sees no difference, and the next one need not be made anew, which costs a schedule."""
+        if self.is_closed():
+            return
+        if not self._in_flight:
+            self.give_back()
+            return
+        self._faults.loop.left(self._pid)
+        self._real.terminate()
+
+    def _must_be_open(self, name: str) -> None:
+        if self._given_back is not None:
+            raise asyncpg.InterfaceError(f"cannot call Connection.{name}(): connection is closed")
 
     def transaction(self) -> FaultyTransaction:
+        self._must_be_open("transaction")
         return FaultyTransaction(self, self._real.transaction(), is_nested=self._real.is_in_transaction())
 
     async def execute(self, query: str, *args: Any, timeout: float | None = None) -> Any:
@@ -223,7 +250,12 @@ class FaultyConnection:
         return answer
 
     async def _run(self, real: Callable[[], Awaitable[Any]]) -> Any:
-        return await self._faults.loop.statement(real, backend=self._pid)
+        self._must_be_open("execute")
+        self._in_flight += 1
+        try:
+            return await self._faults.loop.statement(real, backend=self._pid)
+        finally:
+            self._in_flight -= 1
 
     async def _break(self, how: Breakage, kind: Statement) -> None:
         if how is Breakage.CLOSED:

@@ -2,7 +2,8 @@
 
 Statements are real and take real time, but the loop's clock stands still for them: twenty seconds of drain time-out
 cost nothing, and a schedule that is played twice goes the same way twice. Statements run one after the other, in the
-order in which they were asked for; one that waits for a lock lets the others pass.
+order in which they were asked for; one that waits for a lock lets the others pass. An answer is heard when nobody has
+anything else to do, not when it happens to come.
 """
 
 from __future__ import annotations
@@ -20,30 +21,41 @@ import asyncpg
 T = TypeVar("T")
 _Select = Callable[[float], list[tuple[selectors.SelectorKey, int]]]
 
-# So long after the last sign of life it is worth asking Postgres whether all wait for locks.
-_SILENCE_SECONDS = 0.01
+# So long after the last sign of life it is worth asking Postgres whether all wait for locks: most answers come sooner.
+_SILENCE_SECONDS = 0.005
 # Real seconds in which a statement that waits for no lock must have answered.
 _PATIENCE_SECONDS = 30.0
+# A poll costs as much as a turn. Who goes round and round without one shall still hear answers.
+_TURNS_WITHOUT_POLL = 1_000
 
-_WAITING_FOR_LOCKS = "SELECT count(*) FROM pg_stat_activity WHERE pid = ANY ($1::int[]) AND wait_event_type = 'Lock'"
+# The lock manager's word, not pg_stat_activity's: who was granted its lock is no waiter, though it may not know yet.
+# $1 backends. A row for each that has or wants a lock.
+_LOCKS = "SELECT pid, bool_and(granted) AS runs FROM pg_locks WHERE pid = ANY ($1::int[]) GROUP BY pid"
 
 
 class LockWatch:
     """Answers, from a thread and a connection of its own, whether statements wait for locks."""
 
     def __init__(self, dsn: str) -> None:
-        self._dsn = dsn
+        self._left: set[int] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="lock-watch", daemon=True)
         self._thread.start()
         self._connection: asyncpg.Connection[asyncpg.Record] = self._in_thread(asyncpg.connect(dsn))
 
     def all_wait(self, backends: Collection[int | None]) -> bool:
-        """Whether every one of these backends does; None is one that is not known."""
+        """Whether every one of these backends does, and will until somebody acts; None is one that is not known."""
         if None in backends:
             return False
-        waiting = self._in_thread(self._connection.fetchval(_WAITING_FOR_LOCKS, list(backends)))
-        return bool(waiting == len(backends))
+        found = self._in_thread(self._connection.fetch(_LOCKS, [*backends, *self._left]))
+        runs = {row["pid"]: row["runs"] for row in found}
+        # Whose client has gone lets go of its locks in a moment, unless it waits itself and has not noticed.
+        self._left &= runs.keys()
+        return not any(runs[backend] for backend in self._left) and all(runs.get(each) is False for each in backends)
+
+    def left(self, backend: int) -> None:
+        """The client of this backend has gone without a word."""
+        self._left.add(backend)
 
     def close(self) -> None:
         self._in_thread(self._connection.close())
@@ -95,8 +107,13 @@ class _Selector(selectors.DefaultSelector):
     def __init__(self, wait: Callable[[_Select, float | None], list[tuple[selectors.SelectorKey, int]]]) -> None:
         super().__init__()
         self._wait = wait
+        self._turns = 0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if timeout is not None and timeout <= 0 and self._turns < _TURNS_WITHOUT_POLL:
+            self._turns += 1
+            return []
+        self._turns = 0
         events = super().select(0)
         if events or (timeout is not None and timeout <= 0):
             return events
@@ -111,6 +128,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._virtual = 0.0
         self._in_flight: dict[object, int | None] = {}
         self._turn = Turn()
+        # What was seen to wait for locks goes on to wait until another statement ends, or a client leaves.
+        self._stuck: set[object] = set()
         super().__init__(_Selector(self._wait))
 
     def time(self) -> float:
@@ -128,18 +147,24 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             return await call()
         finally:
             del self._in_flight[ticket]
+            self._stuck.clear()
             self._turn.give(ticket)
+
+    def left(self, backend: int) -> None:
+        """Its client has gone: soon it lets go of its locks."""
+        self._stuck.clear()
+        self._locks.left(backend)
 
     def _wait(self, select: _Select, timeout: float | None) -> list[tuple[selectors.SelectorKey, int]]:
         until = time.monotonic() + _PATIENCE_SECONDS
-        while self._in_flight:
+        while not self._stuck >= self._in_flight.keys():
             if events := select(_SILENCE_SECONDS):
                 return events
             if self._locks.all_wait(self._in_flight.values()):
                 if (events := select(0)) or self._turn.pass_on():
                     return events
-                break
-            if time.monotonic() > until:
+                self._stuck.update(self._in_flight)
+            elif time.monotonic() > until:
                 raise RuntimeError("a statement neither answers nor waits for a lock")
         if timeout is None:
             if events := select(_PATIENCE_SECONDS):
