@@ -61,6 +61,15 @@ SELECT
         )
     END AS duplicates;
 
+-- name: claim_for_letters
+-- Takes ids as of some days; returns those that are new. $1 job, $2 buckets, $3 ids (distinct pairs), $4 the days.
+INSERT INTO tidegate.inbox (job, bucket, id, claimed_on)
+SELECT $1, k.bucket, k.id, k.made_on
+FROM unnest($2::date[], $3::uuid[], $4::date[]) AS k (bucket, id, made_on)
+ORDER BY k.bucket, k.id
+ON CONFLICT DO NOTHING
+RETURNING bucket, id;
+
 -- name: job_number
 -- Returns number and stored claim rule of a job; the first caller's rule is the one that is kept.
 -- $1 service, $2 code, $3 generation, $4 claim rule.

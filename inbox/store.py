@@ -78,6 +78,20 @@ async def claim_by_hand(
     return frozenset(old[row["place"] - 1] for row in rows)
 
 
+async def claim_for_letters(
+    connection: Connection, job: JobId, keys: Sequence[ClaimKey], *, made_on: Sequence[date]
+) -> frozenset[int]:
+    """In the caller's transaction: `keys` (distinct) are claimed as if that had been done on the days `made_on`.
+
+    For dead letters that are brought back with the claims they had. Returns the indexes of keys that are claimed
+    already; one that another open transaction claims is waited for.
+    """
+    buckets, ids = _columns(keys)
+    made = await connection.fetch(_QUERIES["claim_for_letters"], job, buckets, ids, list(made_on))
+    taken = {(row["bucket"], row["id"]) for row in made}
+    return frozenset(index for index, key in enumerate(keys) if (key.bucket, key.id) not in taken)
+
+
 async def register_job(connection: Connection, *, service: str, code: JobCode, claim_rule: str) -> JobId:
     """Returns the job's number, made at its first start.
 

@@ -15,6 +15,8 @@ from tidegate.commands.dlq_edit import EXAMPLES as EDIT_EXAMPLES
 from tidegate.commands.dlq_edit import edit_command, letter_id
 from tidegate.commands.dlq_erase import EXAMPLES as ERASE_EXAMPLES
 from tidegate.commands.dlq_erase import erase_command
+from tidegate.commands.dlq_import import EXAMPLES as IMPORT_EXAMPLES
+from tidegate.commands.dlq_import import import_command
 from tidegate.commands.dlq_output import Shown, plain, plain_details, print_page, print_stats, told
 from tidegate.commands.loading import load_app
 from tidegate.commands.moments import moment
@@ -167,6 +169,7 @@ def show_command(
 
 letter_commands.command("edit", epilog=EDIT_EXAMPLES)(edit_command)
 letter_commands.command("erase", epilog=ERASE_EXAMPLES)(erase_command)
+letter_commands.command("import", epilog=IMPORT_EXAMPLES)(import_command)
 
 
 async def _list(settings: Settings, service: str, wanted: LetterFilter, after: Cursor | None, limit: int) -> LetterPage:
