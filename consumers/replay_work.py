@@ -16,6 +16,7 @@ from dlq.sequences import (
     ParkedRecord,
     beginnings,
     keys_of,
+    letters_of_run,
     limit_silence,
     lock_keys,
     lock_letters,
@@ -91,13 +92,13 @@ class Work:
 async def look(connection: Connection, held: Hold, group: Group, *, limit: int) -> Work:
     """Returns what of the group can be handled now: at most `limit` entries, none of them behind one that cannot be.
 
-    Nothing is locked when it returns, unless the caller is in a transaction.
+    Nothing is locked when it returns.
     """
-    keys = list(await lock_keys(connection, held.job, group.keys)) if group.keys else []
+    keys = list(group.keys)
     each = max(1, limit // len(keys)) if keys else 0
     links = await beginnings(connection, held.job, keys, limit=each) if keys else {}
     letters = [link.letter for chain in links.values() for link in chain if link.letter is not None]
-    records = await lock_letters(connection, held.run, [*group.letters, *letters])
+    records = await letters_of_run(connection, held.run, [*group.letters, *letters])
     parked = await parked_records(connection, [n.parked for chain in links.values() for n in chain if n.parked])
     others = await keys_of(connection, letters) if letters else {}
     chooser = _Chooser(group, records, parked, links, others)
@@ -118,10 +119,10 @@ async def confirm(connection: Connection, held: Hold, work: Work, *, silence_lim
             expected.setdefault(entry.key, []).append(entry.link)
     most = max(map(len, expected.values()), default=0)
     found = await beginnings(connection, held.job, keys, limit=most) if keys and most else {}
-    locked = await lock_letters(connection, held.run, [e.letter for e in work.entries if e.letter is not None])
+    letters = [entry.letter for entry in work.entries if entry.letter is not None]
+    locked = await lock_letters(connection, held.run, letters)
     is_same = all(list(found.get(key, ()))[: len(links)] == links for key, links in expected.items())
-    is_same &= all(locked.get(e.letter) == e.of_letter for e in work.entries if e.letter is not None)
-    if not is_same:
+    if not is_same or len(locked) != len(letters):
         raise Transient("the letters, or what is parked behind them, changed meanwhile")
 
 

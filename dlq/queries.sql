@@ -235,7 +235,7 @@ RETURNING id;
 WITH mine AS MATERIALIZED (
     SELECT d.id, d.state
     FROM tidegate.dead_letter AS d
-    WHERE d.id = ANY ($3::uuid[]) AND d.job = $2 AND d.state = ANY ($4::text[])
+    WHERE d.id = ANY ($3::uuid[]) AND d.job = $2 AND array_position($4::text[], d.state) IS NOT NULL
     -- Two runs that want the same letters lock them in the same order.
     ORDER BY d.id
     FOR UPDATE
@@ -400,17 +400,38 @@ CROSS JOIN LATERAL (
 ) AS s
 ORDER BY k.place, s.turn, s."offset";
 
--- name: lock_letters_of_run
--- The records of letters that a run still has to decide about, locked; value: as corrected. $1 run, $2 letters.
+-- name: letters_of_run
+-- The records of letters that a run has yet to decide about; value: as corrected. $1 run, $2 letters.
+WITH undecided AS MATERIALIZED (
+    SELECT r.letter
+    FROM unnest($2::uuid[]) AS w (letter)
+    JOIN tidegate.replay_letter AS r USING (letter)
+    WHERE r.replay = $1 AND r.outcome IS NULL
+)
 SELECT
     d.id, d.topic, d.topic_id, d.partition, d."offset", d.recorded_at, d.key, d.value, d.header_names, d.header_values,
     d.claimed_bucket, d.claimed_id, d.first_failed_at, d.has_payload, c.kind AS correction, c.value AS corrected_value
-FROM tidegate.dead_letter AS d
+FROM undecided AS u
+JOIN tidegate.dead_letter AS d ON d.id = u.letter
 LEFT JOIN tidegate.correction AS c
     ON c.job = d.job AND c.topic = d.topic AND c.topic_id = d.topic_id AND c.partition = d.partition
         AND c."offset" = d."offset"
-WHERE d.id = ANY ($2::uuid[]) AND d.state = 'replaying'
-    AND EXISTS (SELECT FROM tidegate.replay_letter AS r WHERE r.replay = $1 AND r.letter = d.id AND r.outcome IS NULL)
+-- Not "=": by statistics from before the run hardly any letter is so, and an index of states looks cheap.
+WHERE d.state IS NOT DISTINCT FROM 'replaying';
+
+-- name: lock_letters_of_run
+-- Those of some letters that a run has yet to decide about, locked. $1 run, $2 letters.
+WITH undecided AS MATERIALIZED (
+    SELECT r.letter
+    FROM unnest($2::uuid[]) AS w (letter)
+    JOIN tidegate.replay_letter AS r USING (letter)
+    WHERE r.replay = $1 AND r.outcome IS NULL
+)
+SELECT d.id
+FROM undecided AS u
+JOIN tidegate.dead_letter AS d ON d.id = u.letter
+-- Not "=", as in letters_of_run.
+WHERE d.state IS NOT DISTINCT FROM 'replaying'
 ORDER BY d.id
 FOR UPDATE OF d;
 
@@ -446,7 +467,8 @@ told AS (
             WHEN o.outcome IN ('resolved', 'superseded', 'already_processed', 'discarded') THEN now()
         END
     FROM decided AS o
-    WHERE d.id = o.letter AND d.state = 'replaying'
+    -- Not "=", as in letters_of_run.
+    WHERE d.id = o.letter AND d.state IS NOT DISTINCT FROM 'replaying'
     RETURNING d.id, d.key, d.state, d.decided_at
 )
 SELECT t.id, t.key, t.state, t.decided_at FROM told AS t WHERE t.decided_at IS NOT NULL ORDER BY t.id;
@@ -457,7 +479,9 @@ WITH left_over AS (
     UPDATE tidegate.replay_letter AS r SET outcome = $2, decided_at = now() WHERE r.replay = $1 AND r.outcome IS NULL
     RETURNING r.letter, r.was
 )
-UPDATE tidegate.dead_letter AS d SET state = l.was FROM left_over AS l WHERE d.id = l.letter AND d.state = 'replaying';
+UPDATE tidegate.dead_letter AS d SET state = l.was FROM left_over AS l
+-- Not "=", as in letters_of_run.
+WHERE d.id = l.letter AND d.state IS NOT DISTINCT FROM 'replaying';
 
 -- name: take_out_letters
 -- Letters leave the sequences of all their keys. $1 letters.

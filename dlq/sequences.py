@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from typing import Any, NamedTuple
@@ -99,10 +99,16 @@ async def loose_keys(connection: Connection, job: JobId) -> Sequence[OrderKey]:
     return [OrderKey(row["topic"], row["key"]) for row in await connection.fetch(_QUERIES["loose_keys"], job)]
 
 
-async def lock_letters(connection: Connection, run: int, letters: Sequence[UUID]) -> Mapping[UUID, LetterRecord]:
+async def letters_of_run(connection: Connection, run: int, letters: Sequence[UUID]) -> Mapping[UUID, LetterRecord]:
+    """Returns those of the letters that the run has yet to decide. Nobody changes what they hold until it has."""
+    rows = await connection.fetch(_QUERIES["letters_of_run"], run, list(letters))
+    return {row["id"]: _letter(row) for row in rows}
+
+
+async def lock_letters(connection: Connection, run: int, letters: Sequence[UUID]) -> Set[UUID]:
     """Returns those of the letters that the run has yet to decide, locked until the caller's transaction ends."""
     rows = await connection.fetch(_QUERIES["lock_letters_of_run"], run, list(letters))
-    return {row["id"]: _letter(row) for row in rows}
+    return {row["id"] for row in rows}
 
 
 async def parked_records(connection: Connection, numbers: Sequence[int]) -> Mapping[int, ParkedRecord]:
