@@ -13,6 +13,7 @@ import pytest
 from consumers.batch import Attempts, Batch, Outcome
 from dlq.corrections import corrections_from, keep_edit
 from dlq.parking import lock_key, record_key
+from tests.everywhere import columns_with
 from tests.integration.parking_bench import BAD, GARBAGE, Bench, Note, Noted, note, of_key, parking_job
 from tests.integration.road import TOPIC_ID, MakeRoad, SentRecord
 from tidegate import App, ConsumerJob, Event, handle
@@ -70,19 +71,7 @@ async def erase(bench: Bench, job: Job, subject: Subject, *, actor: Actor = ADMI
 
 
 async def everywhere(bench: Bench, text: str) -> list[str]:
-    """The columns of every table of ours in which `text` stands, as it is or as the bytes of it."""
-    columns = await bench.pool.fetch(
-        "SELECT table_name, column_name FROM information_schema.columns WHERE table_schema = 'tidegate'"
-    )
-    found = []
-    for table, column in columns:
-        count = await bench.pool.fetchval(
-            f'SELECT count(*) FROM tidegate."{table}" AS t '
-            f'WHERE strpos(t."{column}"::text, $1) > 0 OR strpos(t."{column}"::text, encode($1::bytea, \'hex\')) > 0',
-            text,
-        )
-        found += [f"{table}.{column}"] if count else []
-    return sorted(found)
+    return await columns_with(bench.pool, text)
 
 
 async def fill(bench: Bench) -> UUID:
@@ -101,8 +90,17 @@ async def fill(bench: Bench) -> UUID:
 async def test_nothing_of_a_subject_is_left_in_any_table(bench: Bench, job: ConsumerJob) -> None:
     """The promise itself, asked of the database and not of the code: every column of every table is searched."""
     await fill(bench)
-    before = await everywhere(bench, JANE)
-    assert {name.partition(".")[0] for name in before} == {"dead_letter", "parked", "correction", "outbox"}
+    record = ("header_names", "header_values", "key", "value")
+    texts = ("correlation_id", "error_message", "event_id", "stack")
+    assert await everywhere(bench, JANE) == sorted(
+        [
+            *(f"{table}.{column}" for table in ("dead_letter", "outbox", "parked") for column in record),
+            *(f"dead_letter.{column}" for column in texts),
+            "parked.event_id",
+            "correction.reason",
+            "correction.value",
+        ]
+    ), "the search finds what is there"
 
     done = await erase(bench, job, Subject(field="customer", value=JANE))
 

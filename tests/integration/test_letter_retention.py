@@ -157,6 +157,16 @@ async def test_lines_of_runs_go_with_their_letter_and_corrections_stay(pool: Poo
     assert await pool.fetchval("SELECT count(*) FROM tidegate.correction") == 3
 
 
+async def test_erased_letter_stays(pool: Pool, job: int) -> None:
+    """It holds nothing any more, and while it is there no import from Kafka brings back what was in it."""
+    await keep(pool, job, LetterState.DISCARDED)
+    await pool.execute("UPDATE tidegate.dead_letter SET erased_at = now()")
+
+    await keeper(pool).once()
+
+    assert await states(pool) == ["discarded"]
+
+
 async def test_more_than_a_chunk_goes_in_one_round(pool: Pool, job: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A service that first sets a policy has years of them; each chunk is a transaction of its own."""
     monkeypatch.setattr(upkeep_module, "_CHUNK", 10)

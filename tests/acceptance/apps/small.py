@@ -54,6 +54,10 @@ def to_payment(event: Event[Paid]) -> KeepPayment:
     return KeepPayment(event.data.payment, event.data.cents)
 
 
+def payment_of(event: Event[Paid]) -> str:
+    return event.data.payment
+
+
 async def keep_payment(command: KeepPayment, ctx: Context[None]) -> None:
     if command.payment == KILLER:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -85,6 +89,7 @@ app = App(
             unlisted="dead_letter",
             runbook="docs/runbooks/ledger.md",
             events=[on("payment.made", Paid, to_payment)],
+            subjects={"payment": payment_of},
         ),
         ProjectionJob(
             code="search",

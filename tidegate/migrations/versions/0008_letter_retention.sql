@@ -9,8 +9,8 @@ CREATE INDEX replay_letter_by_letter ON tidegate.replay_letter (letter);
 
 -- Removes up to `most` letters of a service's jobs that were decided longer ago than `kept`, of each job the oldest first,
 -- and tells how many of each. What nobody has decided about stays for ever, and so does a letter whose record was edited:
--- by the letter whoever has to erase it finds what the correction says. Nobody is waited for: a letter that is in use stays
--- until the next time.
+-- by the letter whoever has to erase it finds what the correction says; and one that was erased: while it is there, no
+-- record that Kafka still has fills it again. Nobody is waited for: a letter that is in use stays until the next time.
 CREATE FUNCTION tidegate.drop_decided_letters(of_service text, kept interval, most integer)
 RETURNS TABLE (code text, dropped bigint)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '500ms'
@@ -30,6 +30,7 @@ BEGIN
             WHERE l.job = j.id
                 AND l.decided_at < now() - kept
                 AND l.state IN ('resolved', 'already_processed', 'superseded', 'discarded')
+                AND l.erased_at IS NULL
                 AND NOT EXISTS (SELECT FROM tidegate.blocking_letter AS b WHERE b.letter = l.id)
                 AND NOT EXISTS (SELECT FROM tidegate.replay_letter AS r WHERE r.letter = l.id AND r.outcome IS NULL)
                 AND NOT EXISTS (
