@@ -57,10 +57,10 @@ class Gate:
         self.letters: dict[int, OrderKey] = {}
         """The keys that the batch's own dead letters block, by offset."""
 
-    def block(self, blocked: Mapping[OrderKey, int]) -> None:
-        """All events of the keys wait; so many do already."""
+    def block(self, blocked: Mapping[OrderKey, int], ahead: Mapping[OrderKey, int]) -> None:
+        """All events of the keys wait, so many do already; of those in `ahead` only from that offset on."""
         self.parked_before = blocked
-        self._since |= dict.fromkeys(blocked, _ALL)
+        self._since |= {key: ahead[key] - 1 if key in ahead else _ALL for key in blocked}
 
     def close_behind(self, record: Record, key: OrderKey | None) -> None:
         """The record failed: later ones of its key wait behind it, unless somebody has decided about its letter."""

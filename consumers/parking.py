@@ -33,6 +33,7 @@ from dlq.parking import (
     park,
     parked_now,
     record_key,
+    sequences_ahead,
 )
 from tidegate_kernel.errors import Misconfigured, TidegateError
 from tidegate_kernel.postgres import Connection, Pool, translated_errors
@@ -80,13 +81,23 @@ class Parking:
         if self._order is None:
             return gate
         if is_any_blocked:
-            keys = {key for arrival in fresh for key in self._order.keys(arrival)}
-            gate.block(await blocked_among(connection, self._origin.job, keys))
+            await self._block(connection, batch, gate, fresh)
         if decoded.failures or batch.attempts.is_isolating:
             gate.decided = await decided_offsets(connection, self._origin.job, batch.topic_id, batch.records)
         for undecoded in decoded.failures:
             gate.close_behind(undecoded.record, record_key(undecoded.record))
         return gate
+
+    async def _block(self, connection: Connection, batch: Batch, gate: Gate, fresh: Sequence[Arrival]) -> None:
+        # Of each key its first event: the later ones are looked at first, and overwritten.
+        earliest = {key: arrival.record.offset for arrival in reversed(fresh) for key in gate.keys(arrival)}
+        blocked = await blocked_among(connection, self._origin.job, earliest.keys())
+        if blocked:
+            of_blocked = {key: earliest[key] for key in blocked}
+            ahead = await sequences_ahead(
+                connection, self._origin.job, of_blocked, topic_id=batch.topic_id, partition=batch.fence.partition
+            )
+            gate.block(blocked, ahead)
 
     async def keep(
         self,

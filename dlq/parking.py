@@ -91,6 +91,19 @@ async def blocked_among(connection: Connection, job: JobId, keys: Collection[Ord
     return {OrderKey(row["topic"], row["key"]): row["parked"] for row in rows}
 
 
+async def sequences_ahead(
+    connection: Connection, job: JobId, earliest: Mapping[OrderKey, int], *, topic_id: UUID, partition: int
+) -> Mapping[OrderKey, int]:
+    """Returns the first offset in the sequence of each locked key whose sequence comes after its offset in `earliest`.
+
+    Such a sequence stands in this partition as a whole, behind records that are only being read now: its letters were
+    imported into a database whose job begins anew. What is before it has nothing to wait for.
+    """
+    columns = (*_columns(earliest.keys()), list(earliest.values()))
+    rows = await connection.fetch(_QUERIES["sequences_ahead"], job, *columns, topic_id, partition)
+    return {OrderKey(row["topic"], row["key"]): row["starts_at"] for row in rows}
+
+
 async def parked_now(connection: Connection, job: JobId, key: OrderKey) -> tuple[int, int]:
     """Returns how many events are parked behind dead letters of the key, and of the whole job."""
     row = await connection.fetchrow(_QUERIES["parked_now"], job, *key)

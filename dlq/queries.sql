@@ -103,6 +103,24 @@ WHERE b.job = $1
 ORDER BY b.topic, b.key
 FOR UPDATE OF b;
 
+-- name: sequences_ahead
+-- Where the sequences of some blocked keys begin, of those that stand in one partition and behind given offsets as a
+-- whole. $1 job, $2 topics, $3 keys, $4 the offsets, $5 topic id, $6 partition.
+SELECT k.topic, k.key, min(l."offset") AS starts_at
+FROM unnest($2::text[], $3::uuid[], $4::bigint[]) AS k (topic, key, "offset")
+JOIN tidegate.blocking_letter AS l ON l.job = $1 AND l.topic = k.topic AND l.key = k.key
+JOIN tidegate.dead_letter AS d ON d.id = l.letter
+GROUP BY k.topic, k.key, k."offset"
+HAVING
+    min(l."offset") > k."offset"
+    AND bool_and(d.topic_id = $5 AND d.partition = $6 AND d."offset" = l."offset")
+    AND NOT EXISTS (
+        SELECT
+        FROM tidegate.parked AS p
+        WHERE p.job = $1 AND p.topic = k.topic AND p.order_key = k.key
+            AND (p.topic_id <> $5 OR p.partition <> $6 OR p."offset" < min(l."offset"))
+    );
+
 -- name: parked_now
 -- How many events are parked, of a key and of the whole job. $1 job, $2 topic, $3 key.
 SELECT

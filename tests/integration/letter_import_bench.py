@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -13,17 +14,20 @@ import asyncpg
 import msgspec
 from pydantic import SecretStr
 
+from consumers.loop import ConsumerLoop
 from dlq.letters import Failure, Origin, record_dead_letters
 from dlq.outcomes import Decided, tell_outcomes
 from dlq.states import LetterState
-from tidegate import App, CloudEvents, ConsumerJob, Context, Event, Json, Topic, handle, on
-from tidegate.assembly import origin_of
+from tidegate import App, CloudEvents, ConsumerJob, Context, Event, Json, Rejected, Topic, handle, on
+from tidegate.assembly import Resources, assemble, live_loop, origin_of
+from tidegate.jobs.publishing import cloud_event
 from tidegate.jobs.relay import OutboxRelay
 from tidegate.letter_import import ImportPlan, ImportReport, import_letters, plan_import
 from tidegate_kernel.clock import SystemClock
 from tidegate_kernel.errors import InvalidEvent, Reason
 from tidegate_kernel.event import LIVE, Headers, JobId, Record
-from tidegate_kernel.kafka import create_topics, open_reader, open_writer
+from tidegate_kernel.kafka import create_topics, join_group, open_reader, open_writer
+from tidegate_kernel.metrics import Metrics
 from tidegate_kernel.permissions import Actor, Role
 from tidegate_kernel.postgres import Pool
 from tidegate_kernel.settings import KafkaSettings, Settings
@@ -50,6 +54,9 @@ def to_note(event: Event[Noted]) -> Note:
 
 
 async def note(command: Note, ctx: Context[None]) -> None:
+    """Notes the event; refuses a negative one."""
+    if command.n < 0:
+        raise Rejected("negative")
     await ctx.db.execute("INSERT INTO effect (id, n) VALUES ($1, $2)", command.id, command.n)
 
 
@@ -144,6 +151,28 @@ class Bench:
 
     def _settings(self) -> Settings:
         return Settings(postgres_dsn=SecretStr("postgresql://unused"), kafka=self.kafka)
+
+    async def produce(self, *events: tuple[str, int]) -> None:
+        """Events `(key, n)`, with the ids e0, e1 and so on."""
+        await self.write(
+            *(
+                cloud_event(self.orders, {"n": n}, key=key, attributes={"id": f"e{i}", "source": "t", "type": "noted"})
+                for i, (key, n) in enumerate(events)
+            )
+        )
+
+    async def loop(self, pool: Pool) -> ConsumerLoop:
+        """The job's live consumer, on that database, in a group of that database's own."""
+        resources = Resources(self._settings(), pool, SystemClock(), Metrics(), ThreadPoolExecutor(1), "worker")
+        parts = await assemble(self.app, self.job, resources, sink=None)
+        group = f"{self.name}.{id(pool)}"
+        return live_loop(
+            parts,
+            lambda assigned, revoked: join_group(
+                self.kafka, group=group, topics=[self.orders], on_assigned=assigned, on_revoked=revoked
+            ),
+            SystemClock(),
+        )
 
     async def letters(self, pool: Pool | None = None) -> dict[UUID, asyncpg.Record]:
         rows = await (pool or self.fresh).fetch("SELECT * FROM tidegate.dead_letter ORDER BY id")

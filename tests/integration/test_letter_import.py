@@ -12,6 +12,7 @@ import pytest
 
 from dlq.states import LetterState
 from tests.integration.letter_import_bench import NOW, OPERATOR, Bench, Given, make_bench, named
+from tests.integration.live import running, until
 from tidegate.migrations.schema import migrate
 from tidegate.stack.names import StackAddresses
 from tidegate_kernel.errors import Denied, Reason
@@ -240,6 +241,31 @@ async def test_a_job_with_a_key_of_its_own_has_that_one_blocked(
     raw = record_key(Given(1, key=b"raw", topic=bench.orders))
     assert raw is not None
     assert blocked == {named_key(bench.orders, b"c1").digest, raw.digest}
+
+
+async def test_a_job_that_begins_anew_goes_by_the_letters_that_were_imported(bench: Bench) -> None:
+    """G2, G4: the job reads its topic from the beginning. What came before the failure of its key is handled, the
+    failure itself is not tried a second time beside its letter, and what came after waits behind it."""
+    await bench.produce(("k", 0), ("k", -1), ("k", 2), ("l", 3))
+    async with running(await bench.loop(bench.pool)):
+        await until(lambda: _count(bench.pool, "effect", 2))
+        await until(lambda: _count(bench.pool, "tidegate.parked", 1))
+    await bench.relay()
+    await bench.do()
+
+    async with running(await bench.loop(bench.fresh)):
+        await until(lambda: _count(bench.fresh, "tidegate.parked", 1))
+        await until(lambda: _count(bench.fresh, "effect", 2))
+
+    assert [row["n"] for row in await bench.fresh.fetch("SELECT n FROM effect ORDER BY n")] == [0, 3]
+    assert await bench.fresh.fetchval('SELECT "offset" FROM tidegate.parked') == 2
+    assert [(row["offset"], row["state"], row["occurrences"]) for row in (await bench.letters()).values()] == [
+        (1, "dead", 1)
+    ]
+
+
+async def _count(pool: Pool, table: str, wanted: int) -> bool:
+    return bool(await pool.fetchval(f"SELECT count(*) = $1 FROM {table}", wanted))
 
 
 # --- what does not fit, and what is no letter ----------------------------------------
