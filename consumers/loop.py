@@ -18,6 +18,7 @@ from consumers.caution import Solitude
 from consumers.commits import Commits
 from consumers.flood import Floods
 from consumers.host import LaneSettings
+from consumers.lags import lags_of
 from consumers.lane import Lane
 from consumers.meter import Meter
 from consumers.outages import Outages
@@ -89,7 +90,7 @@ class ConsumerLoop:
             self.source = source
             self.has_joined = True
             self._note_assigned(source.assignment())
-            self.meter.watch(lambda: self.holdings.lags(source, self.clock.now()))
+            self.meter.watch(lambda: lags_of(self.holdings, source, self.clock.now()))
             try:
                 await self._run_joined(source)
             finally:

@@ -15,7 +15,6 @@ from consumers.batch import Batch
 from consumers.positions import Position
 from dlq.corrections import NO_CORRECTIONS, Correction
 from dlq.parking import OrderKey
-from projections.freshness import Lag, PartitionLag, age_seconds, lag
 from tidegate_kernel import logs
 from tidegate_kernel.event import Record, TopicPartition
 from tidegate_kernel.source import RecordSource
@@ -248,31 +247,3 @@ class Holdings:
     def settled(self) -> dict[TopicPartition, int]:
         """Settled offsets, for the hint to Kafka's group."""
         return {partition: held.position.next_offset for partition, held in self._held.items()}
-
-    def lags(self, source: RecordSource, now: datetime) -> list[PartitionLag]:
-        """How far each owned partition is behind, as of the newest fetch answers."""
-        return [
-            PartitionLag(
-                *held.partition,
-                lag=self._lag(held, source, now),
-                last_event_age=age_seconds(held.newest_settled, now),
-                is_blocked=held.blocked is not None,
-                is_stalled=held.stalled_since is not None,
-                is_paused=Hold.PAUSED in held.holds,
-                is_full=Hold.PARKING in held.holds,
-            )
-            for held in self._held.values()
-        ]
-
-    def _lag(self, held: Holding, source: RecordSource, now: datetime) -> Lag | None:
-        is_working = held.oldest_in_hand is not None
-        drained = None if is_working else source.drained_to(held.partition)
-        ends = [end for end in (source.known_end(held.partition), held.end_seen) if end is not None]
-        return lag(
-            next_offset=max(held.position.next_offset, drained or 0),
-            end=max(ends, default=None),
-            oldest_in_hand=held.oldest_in_hand,
-            newest_settled=held.newest_settled,
-            caught_up_at=held.caught_up_at,
-            now=now,
-        )

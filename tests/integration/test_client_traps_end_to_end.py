@@ -21,6 +21,7 @@ from aiokafka.record.util import calc_crc32c
 from pydantic import SecretStr
 from structlog.testing import capture_logs
 
+from consumers.lags import lags_of
 from consumers.loop import ConsumerLoop, Join
 from tidegate import App, CloudEvents, ConsumerJob, Context, Event, Json, Topic, handle, on
 from tidegate.assembly import Resources, assemble, live_loop
@@ -194,7 +195,7 @@ async def test_a_failing_partition_costs_its_neighbour_nothing(service: Service,
         await stands_at(service, {0: 2, 1: 3})
         await until(partial(_is_blocked, loop, TopicPartition(service.topic, 0)))
         assert loop.source is not None
-        told = loop.holdings.lags(loop.source, SystemClock().now())
+        told = lags_of(loop.holdings, loop.source, SystemClock().now())
         assert {each.partition: each.is_blocked for each in told} == {0: True, 1: False}
 
     assert await service.effects() == ["e0-0", "e0-1", "e1-0", "e1-1", "e1-2"]
@@ -401,7 +402,7 @@ async def test_markers_and_aborted_records_of_real_transactions_are_passed(
 
         await until(is_caught_up)
         assert loop.source is not None
-        lags = {told.partition: told.lag for told in loop.holdings.lags(loop.source, SystemClock().now())}
+        lags = {told.partition: told.lag for told in lags_of(loop.holdings, loop.source, SystemClock().now())}
 
     assert await service.effects() == ["e0-0", "e0-2"]
     assert lags[0] == (0, 0.0)

@@ -16,6 +16,7 @@ import asyncpg
 import pytest
 from aiokafka.admin import NewPartitions
 
+from consumers.lags import lags_of
 from consumers.loop import ConsumerLoop
 from consumers.obstacle import NO_TOPIC_ID
 from consumers.ownership import Hold
@@ -113,7 +114,7 @@ async def test_a_re_created_topic_with_offsets_that_look_valid_is_noticed_and_re
         assert f"'tidegate offsets adopt notes {bench.topic}:0 " in why
         assert await bench.position() == 10
         assert loop.source is not None
-        assert [each.is_blocked for each in loop.holdings.lags(loop.source, loop.clock.now())] == [True]
+        assert [each.is_blocked for each in lags_of(loop.holdings, loop.source, loop.clock.now())] == [True]
 
         await bench.resolve(Adopt(), Target(bench.topic))
         await bench.stands_at(15)

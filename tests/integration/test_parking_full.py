@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import pytest
 
+from consumers.lags import lags_of
 from consumers.parking import ParkingLimit
 from dlq.parking import head_of, lock_key, record_key, take_out
 from tests.integration.notes import Note, make_loop, note, noted, running, stands_at, until
@@ -50,7 +51,7 @@ async def test_a_partition_without_room_rests_until_there_is_some(pool: Pool, da
         assert await _noted(pool) == ["e2"]
         detail = await pool.fetchval("SELECT detail FROM tidegate.presence")
         assert detail == "offset 3 has to be parked, and 1 events are parked behind a dead letter of the same key"
-        assert [each.is_full for each in loop.holdings.lags(loop.source, loop.clock.now())] == [True]  # type: ignore[arg-type]
+        assert [each.is_full for each in lags_of(loop.holdings, loop.source, loop.clock.now())] == [True]  # type: ignore[arg-type]
 
         key = record_key(records[0])
         assert key is not None

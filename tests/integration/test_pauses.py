@@ -7,6 +7,7 @@ from datetime import timedelta
 
 import pytest
 
+from consumers.lags import lags_of
 from tests.integration.notes import Note
 from tests.integration.pausing import OPERATOR, P0, P1, Bench, keep, running, until
 from tidegate import Context, RetryLater
@@ -123,7 +124,7 @@ async def test_the_lag_of_a_paused_partition_grows(bench: Bench, monkeypatch: py
 
     async def lag_of_p0() -> tuple[int | None, bool]:
         assert loop.source is not None
-        found = next(each for each in loop.holdings.lags(loop.source, SystemClock().now()) if each.partition == 0)
+        found = next(each for each in lags_of(loop.holdings, loop.source, SystemClock().now()) if each.partition == 0)
         return None if found.lag is None else found.lag.records, found.is_paused
 
     async def is_told() -> bool:

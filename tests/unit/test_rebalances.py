@@ -9,6 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from consumers.batch import Batch
+from consumers.lags import lags_of
 from tests.unit.loop_rig import NEVER, P0, P1, Rig, no_trouble, running
 from tidegate_kernel import logs
 from tidegate_kernel.errors import Transient
@@ -101,7 +102,7 @@ async def test_a_stuck_record_holds_its_own_partition_and_nothing_is_piled_up_be
         assert held.waiting is not None
         assert len(held.waiting.records) == loop.settings.batch_size
         assert source.drained_to(P0) == loop.settings.batch_size
-        lag = next(each.lag for each in loop.holdings.lags(source, loop.clock.now()) if each.partition == 0)
+        lag = next(each.lag for each in lags_of(loop.holdings, source, loop.clock.now()) if each.partition == 0)
         assert lag is not None
         assert lag.records == 500
         assert lag.seconds > 0

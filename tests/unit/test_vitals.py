@@ -9,6 +9,7 @@ from uuid import UUID
 
 import pytest
 
+from consumers.lags import lags_of
 from consumers.loop import ConsumerLoop
 from consumers.meter import Meter
 from consumers.ownership import Hold, Holdings
@@ -52,7 +53,7 @@ class Scene:
         )
         self.vitals = Vitals(self.clock)
         self.vitals.watch(cast("JobParts", parts), cast("ConsumerLoop", self.loop))
-        Meter(JOB, self.metrics, self.clock).watch(lambda: self.holdings.lags(source, self.clock.now()))
+        Meter(JOB, self.metrics, self.clock).watch(lambda: lags_of(self.holdings, source, self.clock.now()))
 
     def gauge(self, name: str) -> list[float | None]:
         labels = [{"job": JOB, "topic": "t", "partition": str(number)} for number in (0, 1)]
