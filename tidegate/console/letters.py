@@ -257,10 +257,13 @@ async def _codes(connection: Connection, service: str, jobs: Sequence[str] | Non
 
 
 def _arguments(codes: Mapping[int, str], wanted: LetterFilter) -> list[Any]:
+    return [list(codes), [state.value for state in wanted.states], *filter_arguments(wanted)]
+
+
+def filter_arguments(wanted: LetterFilter) -> list[Any]:
+    """What the queries of letters take after jobs and states, in their order."""
     texts = (wanted.fingerprint, wanted.event_type, wanted.tenant, wanted.brand)
     return [
-        list(codes),
-        [state.value for state in wanted.states],
         None if wanted.reason is None else wanted.reason.value,
         *(None if text is None else text_for_postgres(text) for text in texts),
         wanted.since,

@@ -316,3 +316,224 @@ LEFT JOIN tidegate.correction AS c
     ON c.job = d.job AND c.topic = d.topic AND c.topic_id = d.topic_id AND c.partition = d.partition
         AND c."offset" = d."offset"
 WHERE d.id = $1
+
+-- name: letters_to_replay
+-- Letters of a job that a plan looks at, by their ids. Run it as letters_page, whose filters these are.
+-- $1 job, $2 states, $3 … $11 as for letters_page, $12 most.
+SELECT d.id, d.state, d.last_failed_at, d.occurrences, c.made_at AS corrected_at
+FROM tidegate.dead_letter AS d
+LEFT JOIN tidegate.correction AS c
+    ON c.job = d.job AND c.topic = d.topic AND c.topic_id = d.topic_id AND c.partition = d.partition
+        AND c."offset" = d."offset"
+WHERE d.job = $1 AND d.state = ANY($2::text[])
+    AND ($3::text IS NULL OR d.reason = $3)
+    AND ($4::text IS NULL OR d.fingerprint = $4)
+    AND ($5::text IS NULL OR (LEFT(d.event_type, 200) = LEFT($5, 200) AND (LENGTH($5) < 200 OR d.event_type = $5)))
+    AND ($6::text IS NULL OR (LEFT(d.tenant, 200) = LEFT($6, 200) AND (LENGTH($6) < 200 OR d.tenant = $6)))
+    AND ($7::text IS NULL OR (LEFT(d.brand, 200) = LEFT($7, 200) AND (LENGTH($7) < 200 OR d.brand = $7)))
+    AND ($8::timestamptz IS NULL OR d.last_failed_at >= $8)
+    AND ($9::timestamptz IS NULL OR d.last_failed_at < $9)
+    AND ($10::text IS NULL OR strpos(lower(d.error_class || ' ' || d.error_message), lower($10)) > 0)
+    AND ($11::bytea IS NULL OR d.key = $11)
+ORDER BY d.id
+LIMIT $12
+
+-- name: named_letters_to_replay
+-- Those of some letters that are of a job, as letters_to_replay. $1 job, $2 letters.
+SELECT d.id, d.state, d.last_failed_at, d.occurrences, c.made_at AS corrected_at
+FROM unnest($2::uuid[]) AS w (id)
+JOIN tidegate.dead_letter AS d ON d.id = w.id AND d.job = $1
+LEFT JOIN tidegate.correction AS c
+    ON c.job = d.job AND c.topic = d.topic AND c.topic_id = d.topic_id AND c.partition = d.partition
+        AND c."offset" = d."offset"
+ORDER BY d.id
+
+-- name: runs_with_letters
+-- Which unfinished runs have some letters, and how many each. $1 letters.
+SELECT r.replay, count(*) AS letters
+FROM unnest($1::uuid[]) AS w (id)
+JOIN tidegate.replay_letter AS r ON r.letter = w.id AND r.outcome IS NULL
+GROUP BY r.replay
+ORDER BY r.replay
+
+-- name: planned_groups
+-- Some letters by fingerprint, the largest group first, each with its newest letter. $1 letters, $2 most groups.
+WITH groups AS (
+    SELECT
+        d.fingerprint, count(*) AS letters, min(d.first_failed_at) AS first_failed_at,
+        max(d.last_failed_at) AS last_failed_at, (array_agg(d.id ORDER BY d.last_failed_at DESC, d.id DESC))[1] AS sample
+    FROM unnest($1::uuid[]) AS w (id)
+    JOIN tidegate.dead_letter AS d ON d.id = w.id
+    GROUP BY d.fingerprint
+)
+SELECT
+    n.reason, g.fingerprint, g.letters, g.first_failed_at, g.last_failed_at, g.sample, n.error_class, n.error_message,
+    n.handler, count(*) OVER () AS all_groups
+FROM groups AS g
+JOIN tidegate.dead_letter AS n ON n.id = g.sample
+ORDER BY g.letters DESC, g.fingerprint
+LIMIT $2
+
+-- name: planned_facts
+-- What a plan tells of some letters: how many are so, and one of each kind as a sample (as text, '' if none is so).
+-- $1 letters, $2 most replays.
+WITH facts AS (
+    SELECT
+        d.id::text AS id, d.topic, d.key, d.first_failed_at, d.last_failed_at,
+        NOT d.has_payload AND c.kind IS NULL AND d.erased_at IS NULL AS is_absent,
+        d.erased_at IS NOT NULL AS is_erased,
+        c.kind IS NOT DISTINCT FROM 'edit' AS is_edited,
+        c.kind IS NOT DISTINCT FROM 'discard' AS is_passed_by,
+        d.replay_count > 0 AS is_replayed,
+        d.replay_count + 1 >= $2::integer AS is_last_try,
+        d.claimed_id IS NULL AS is_unclaimed
+    FROM unnest($1::uuid[]) AS w (id)
+    JOIN tidegate.dead_letter AS d ON d.id = w.id
+    LEFT JOIN tidegate.correction AS c
+        ON c.job = d.job AND c.topic = d.topic AND c.topic_id = d.topic_id AND c.partition = d.partition
+            AND c."offset" = d."offset"
+)
+SELECT
+    min(f.first_failed_at) AS first_failed_at,
+    max(f.last_failed_at) AS last_failed_at,
+    count(f.key) AS keyed,
+    count(DISTINCT (f.topic, f.key)) FILTER (WHERE f.key IS NOT NULL) AS keys,
+    count(*) FILTER (WHERE f.is_absent) AS absent,
+    min(f.id) FILTER (WHERE f.is_absent) AS absent_sample,
+    count(*) FILTER (WHERE f.is_erased) AS erased,
+    min(f.id) FILTER (WHERE f.is_erased) AS erased_sample,
+    count(*) FILTER (WHERE f.is_edited) AS edited,
+    min(f.id) FILTER (WHERE f.is_edited) AS edited_sample,
+    count(*) FILTER (WHERE f.is_passed_by) AS passed_by,
+    min(f.id) FILTER (WHERE f.is_passed_by) AS passed_by_sample,
+    count(*) FILTER (WHERE f.is_replayed) AS replayed,
+    min(f.id) FILTER (WHERE f.is_replayed) AS replayed_sample,
+    count(*) FILTER (WHERE f.is_last_try) AS last_try,
+    min(f.id) FILTER (WHERE f.is_last_try) AS last_try_sample,
+    count(*) FILTER (WHERE f.is_unclaimed) AS unclaimed,
+    min(f.id) FILTER (WHERE f.is_unclaimed) AS unclaimed_sample
+FROM facts AS f
+
+-- name: planned_scopes
+-- Whose events some letters are. $1 letters.
+SELECT DISTINCT d.tenant, d.brand
+FROM unnest($1::uuid[]) AS w (id)
+JOIN tidegate.dead_letter AS d ON d.id = w.id
+ORDER BY d.tenant, d.brand
+
+-- name: forgotten_claims
+-- Of some letters those whose claims are older than what the job still remembers: whether the claim is gone, or somebody
+-- handled the event later, which has then a claim of its own. Each claim costs an index probe. $1 letters, $2 since when
+-- every claim is there.
+WITH old AS (
+    SELECT d.id::text AS id, i.claimed_on, (d.first_failed_at AT TIME ZONE 'UTC')::date AS failed_on
+    FROM unnest($1::uuid[]) AS w (id)
+    JOIN tidegate.dead_letter AS d ON d.id = w.id
+    LEFT JOIN LATERAL (
+        SELECT i.claimed_on
+        FROM tidegate.inbox AS i
+        WHERE i.job = d.job AND i.bucket = d.claimed_bucket AND i.id = d.claimed_id
+        LIMIT 1
+    ) AS i ON true
+    WHERE d.claimed_id IS NOT NULL AND d.first_failed_at < $2::timestamptz
+)
+SELECT
+    count(*) FILTER (WHERE o.claimed_on IS NULL) AS forgotten,
+    min(o.id) FILTER (WHERE o.claimed_on IS NULL) AS forgotten_sample,
+    -- As claims_of_others: a day for clocks that differ.
+    count(*) FILTER (WHERE o.claimed_on > o.failed_on + 1) AS handled_since,
+    min(o.id) FILTER (WHERE o.claimed_on > o.failed_on + 1) AS handled_since_sample
+FROM old AS o
+
+-- name: planned_sequences
+-- What else stands in the sequences of some letters. free: parked events that will be handled with them; held: those that
+-- stay behind a letter that is not among them. behind: how many of the letters stand behind such a one; earlier: those
+-- ones, of which need_force are quarantined. Lists hold the first few. $1 job, $2 letters, $3 how few.
+WITH chosen AS MATERIALIZED (
+    SELECT w.id AS letter FROM unnest($2::uuid[]) AS w (id)
+),
+mine AS MATERIALIZED (
+    SELECT l.letter, l.topic, l.key, l.turn, l."offset"
+    FROM chosen AS w
+    JOIN tidegate.blocking_letter AS l ON l.letter = w.letter
+    WHERE l.job = $1
+),
+keys AS MATERIALIZED (
+    SELECT m.topic, m.key FROM mine AS m
+    UNION
+    SELECT p.topic, p.order_key
+    FROM mine AS m
+    JOIN tidegate.parked AS p ON p.job = $1 AND p.topic = m.topic AND p.waits_for = m.key
+),
+others AS MATERIALIZED (
+    SELECT l.letter, l.topic, l.key, l.turn, l."offset"
+    FROM keys AS k
+    JOIN tidegate.blocking_letter AS l ON l.job = $1 AND l.topic = k.topic AND l.key = k.key
+    LEFT JOIN chosen AS w ON w.letter = l.letter
+    WHERE w.letter IS NULL
+),
+stops AS MATERIALIZED (
+    SELECT DISTINCT ON (o.topic, o.key) o.topic, o.key, o.turn, o."offset"
+    FROM others AS o
+    ORDER BY o.topic, o.key, o.turn, o."offset"
+),
+ends AS MATERIALIZED (
+    SELECT DISTINCT ON (m.topic, m.key) m.topic, m.key, m.turn, m."offset"
+    FROM mine AS m
+    ORDER BY m.topic, m.key, m.turn DESC, m."offset" DESC
+),
+waiting AS (
+    SELECT
+        p.topic, p.partition, p."offset", p.turn, p.order_key, p.event_id, p.tenant, p.brand,
+        coalesce((s.turn, s."offset") < (p.turn, p."offset"), false)
+        OR (b.key IS NOT NULL AND (k2.key IS NULL OR s2.key IS NOT NULL)) AS is_held
+    FROM keys AS k
+    JOIN tidegate.parked AS p ON p.job = $1 AND p.topic = k.topic AND p.order_key = k.key
+    LEFT JOIN stops AS s ON s.topic = p.topic AND s.key = p.order_key
+    -- What it also waits for, where that is blocked: by letters among them alone, or by others, too.
+    LEFT JOIN tidegate.blocked_key AS b ON b.job = $1 AND b.topic = p.topic AND b.key = p.waits_for
+    LEFT JOIN keys AS k2 ON k2.topic = p.topic AND k2.key = p.waits_for
+    LEFT JOIN stops AS s2 ON s2.topic = p.topic AND s2.key = p.waits_for
+),
+parked AS MATERIALIZED (
+    SELECT
+        q.topic, q.partition, q."offset", q.turn, q.order_key, q.event_id, q.tenant, q.brand,
+        -- One that stays keeps those behind it.
+        bool_or(q.is_held) OVER (PARTITION BY q.topic, q.order_key ORDER BY q.turn, q."offset") AS is_held
+    FROM waiting AS q
+),
+free AS MATERIALIZED (
+    SELECT f.topic, f.partition, f."offset", f.event_id
+    FROM parked AS f
+    WHERE NOT f.is_held
+    ORDER BY f.topic, f.order_key, f.turn, f."offset"
+    LIMIT $3
+),
+earlier AS MATERIALIZED (
+    SELECT DISTINCT o.letter
+    FROM others AS o
+    JOIN ends AS e ON e.topic = o.topic AND e.key = o.key AND (o.turn, o."offset") < (e.turn, e."offset")
+)
+SELECT
+    (SELECT count(*) FROM parked AS f WHERE NOT f.is_held) AS free,
+    (SELECT count(*) FROM parked AS f WHERE f.is_held) AS held,
+    ARRAY(SELECT f.topic FROM free AS f) AS free_topics,
+    ARRAY(SELECT f.partition FROM free AS f) AS free_partitions,
+    ARRAY(SELECT f."offset" FROM free AS f) AS free_offsets,
+    ARRAY(SELECT f.event_id FROM free AS f) AS free_ids,
+    (
+        SELECT count(DISTINCT m.letter)
+        FROM mine AS m
+        JOIN stops AS s ON s.topic = m.topic AND s.key = m.key AND (s.turn, s."offset") < (m.turn, m."offset")
+    ) AS behind,
+    (SELECT count(*) FROM earlier) AS earlier,
+    ARRAY(SELECT e.letter FROM earlier AS e ORDER BY e.letter LIMIT $3) AS earlier_first,
+    (
+        SELECT count(*)
+        FROM earlier AS e
+        JOIN tidegate.dead_letter AS d ON d.id = e.letter
+        WHERE d.state = 'quarantined'
+    ) AS need_force,
+    ARRAY(
+        SELECT DISTINCT ARRAY[f.tenant, f.brand] FROM parked AS f WHERE NOT f.is_held ORDER BY 1
+    ) AS scopes
