@@ -99,7 +99,7 @@ class Backfill:
         done = sum(
             (ends[h.partition] if h.is_finished else h.position.next_offset) - self._starts[h.partition] for h in held
         )
-        return Progress(done, sum(ends[p] - start for p, start in self._starts.items()))
+        return Progress(done, sum(ends.get(p, start) - start for p, start in self._starts.items()))
 
     async def run(self, positions: Mapping[TopicPartition, Position], lease: BackfillLease, run: RunId) -> bool:
         """Reads every partition to its end; whether it got there (False after `stop`).
@@ -132,7 +132,7 @@ class Backfill:
             raise group.exceptions[0] from group  # whoever failed first ended the others
         await self._steward.release(self._holdings.all())
         self._raise_if_lost()
-        if self._died is not None:
+        if self._died is not None and not self._is_done():
             raise self._died
         return self._is_done()
 

@@ -11,14 +11,17 @@ from collections.abc import Coroutine, Iterable
 from typing import Any
 
 from aiokafka.client import CoordinationType
+from aiokafka.errors import KafkaError
+from aiokafka.protocol.group import LeaveGroupRequest
 
 from tidegate_kernel.kafka_life import COORDINATION, FETCH, MEMBERSHIP, METADATA, tasks_of
 
 # A rebalance under way when the member leaves: others hear of it with their next heartbeats, and leaving in the middle
 # of it would keep them waiting for us until our session ends. A client that hangs must not hold a stop up for longer.
 _REBALANCE_SECONDS = 5.0
-# One round trip.
+# A round trip or two. The first try may find that its connection has broken.
 _LEAVE_SECONDS = 2.0
+_LEAVE_TRIES = 2
 # Every task of the client ends within one turn of the event loop once it is cancelled.
 _CANCEL_SECONDS = 2.0
 # What was written is on its way, unless the other end takes nothing.
@@ -84,11 +87,18 @@ async def _close_coordinator(coordinator: Any) -> None:
 
 
 async def _leave(coordinator: Any) -> None:
-    if coordinator.coordinator_id is None and coordinator.generation > 0:
-        # Else nobody is told, and the group waits for the session of a member that is no more.
-        found = await coordinator._client.coordinator_lookup(CoordinationType.GROUP, coordinator.group_id)
-        coordinator.coordinator_id = found
-    await coordinator._maybe_leave_group()
+    """The group knows that the member is gone; else it waits for the end of its session. A static member stays."""
+    if coordinator.generation <= 0 or coordinator._group_instance_id is not None:
+        return
+    for _ in range(_LEAVE_TRIES):
+        try:
+            if coordinator.coordinator_id is None:
+                found = await coordinator._client.coordinator_lookup(CoordinationType.GROUP, coordinator.group_id)
+                coordinator.coordinator_id = found
+            await coordinator._send_req(LeaveGroupRequest(coordinator.group_id, coordinator.member_id))
+        except KafkaError:
+            continue
+        return
 
 
 async def _close_fetcher(fetcher: Any) -> None:

@@ -16,10 +16,11 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 from aiokafka.structs import TopicPartition as ClientPartition
 
+from tests import client_deaths
 from tidegate.stack.names import StackAddresses
-from tidegate.testing.memory import MemoryBroker
+from tidegate.testing.memory import MemoryBroker, MemorySource
 from tidegate_kernel.event import Record, TopicPartition
-from tidegate_kernel.kafka import create_topics, join_group, open_reader, open_writer
+from tidegate_kernel.kafka import KafkaSource, create_topics, join_group, open_reader, open_writer
 from tidegate_kernel.settings import KafkaSettings
 from tidegate_kernel.source import (
     Assigned,
@@ -36,6 +37,8 @@ from tidegate_kernel.source import (
 )
 
 _DEADLINE_SECONDS = 20.0
+# Ten seconds, below.
+_LONG_BEFORE_THE_SESSION_ENDS = 6.0
 
 
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:
@@ -61,6 +64,9 @@ class Cluster(Protocol):
     async def trim(self, partition: TopicPartition, start: int) -> None:
         """Retention removes all below `start`."""
 
+    def kill(self, source: RecordSource, task: str) -> None:
+        """The client of `source` dies, by an error in one of its own tasks."""
+
     def join(
         self, group: str, topics: Sequence[str], on_assigned: Assigned, on_revoked: Revoked
     ) -> AbstractAsyncContextManager[RecordSource]: ...
@@ -83,6 +89,10 @@ class MemoryCluster:
         log = self.broker.log(partition)
         assert log is not None
         log.trim(start)
+
+    def kill(self, source: RecordSource, task: str) -> None:  # it has none
+        assert isinstance(source, MemorySource)
+        source.die()
 
     def join(
         self, group: str, topics: Sequence[str], on_assigned: Assigned, on_revoked: Revoked
@@ -146,6 +156,10 @@ class RealCluster:
     async def trim(self, partition: TopicPartition, start: int) -> None:
         async with self._admin() as admin:
             await admin.delete_records({ClientPartition(*partition): RecordsToDelete(before_offset=start)})
+
+    def kill(self, source: RecordSource, task: str) -> None:
+        assert isinstance(source, KafkaSource)
+        client_deaths.ALL[task](source._consumer)
 
     def join(
         self, group: str, topics: Sequence[str], on_assigned: Assigned, on_revoked: Revoked
@@ -596,6 +610,33 @@ async def test_closing_twice_is_harmless(cluster: Cluster, topic: str, group: st
 
 
 # Questions about topics.
+
+
+@pytest.mark.parametrize("task", client_deaths.OF_A_MEMBER)
+async def test_a_dead_member_leaves(cluster: Cluster, topic: str, group: str, task: str) -> None:
+    """It fails late or never by itself: records are not fetched, heartbeats may go on. Whoever closes it gets no error
+    of the past, and whoever joins next does not wait for its session to end."""
+    async with member(cluster, group, topic) as (source, hearing):
+        await hearing.until_assigned(2)
+        source.require_alive()
+        cluster.kill(source, task)
+
+        await client_deaths.until_dead(source)
+    source.require_alive()  # closed, and no longer at fault
+    async with asyncio.timeout(_LONG_BEFORE_THE_SESSION_ENDS), member(cluster, group, topic) as (_, hearing):
+        await hearing.until_assigned(2)
+
+
+@pytest.mark.parametrize("task", client_deaths.OF_A_READER)
+async def test_a_dead_reader_says_so(cluster: Cluster, topic: str, task: str) -> None:
+    """A backfill would wait for ever for records that nobody fetches."""
+    partition = TopicPartition(topic, 0)
+    async with cluster.reader([partition]) as source:
+        source.seek(partition, 0)
+        assert await source.fetch([partition], max_records=1, timeout=0.1) == {}
+        cluster.kill(source, task)
+
+        await client_deaths.until_dead(source)
 
 
 async def test_ranges_tell_what_the_log_holds_now(cluster: Cluster, topic: str) -> None:

@@ -1,11 +1,13 @@
 """Fixtures for tests that drive a job's road on real Postgres."""
 
-from collections.abc import AsyncIterator, Callable, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
 import pytest
+import uvloop
 from pydantic import SecretStr
 
 from projections.sink import Sink
@@ -20,6 +22,14 @@ from tidegate_kernel.kafka import create_topics
 from tidegate_kernel.metrics import Metrics
 from tidegate_kernel.postgres import Pool, open_pool
 from tidegate_kernel.settings import KafkaSettings, Settings
+
+
+def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """A module with `ON_UVLOOP` runs on the loop that workers run on."""
+    module = item.getparent(pytest.Module)
+    if module is not None and getattr(module.obj, "ON_UVLOOP", False):
+        return {"uvloop": uvloop.new_event_loop}
+    return {"asyncio": asyncio.new_event_loop}
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
@@ -15,13 +15,14 @@ from pydantic import SecretStr
 
 from consumers.loop import ConsumerLoop
 from tidegate import App, CloudEvents, ConsumerJob, Context, Event, Json, Topic, handle, on
-from tidegate.assembly import Resources, assemble, live_loop
+from tidegate.assembly import JobParts, Resources, assemble, live_loop
 from tidegate.jobs.publishing import cloud_event
 from tidegate_kernel.clock import SystemClock
 from tidegate_kernel.kafka import join_group, open_writer
 from tidegate_kernel.metrics import Metrics
 from tidegate_kernel.postgres import Pool
 from tidegate_kernel.settings import KafkaSettings, Settings
+from tidegate_kernel.source import Assigned, RecordSource, Revoked
 
 
 class Noted(msgspec.Struct):
@@ -55,21 +56,26 @@ class Service:
     metrics: list[Metrics] = field(default_factory=list)
 
     async def loop(self, owner: str = "worker", **job: Any) -> ConsumerLoop:
+        return live_loop(await self.parts(owner, **job), self.join, SystemClock())
+
+    async def parts(self, owner: str = "worker", **job: Any) -> JobParts:
+        app, settings = self.application(**job)
+        self.metrics.append(Metrics())
+        resources = Resources(settings, self.pool, SystemClock(), self.metrics[-1], ThreadPoolExecutor(1), owner)
+        return await assemble(app, app.job("notes"), resources, sink=None)
+
+    def application(self, **job: Any) -> tuple[App, Settings]:
         topic = Topic(self.topic, format=Json(), envelope=CloudEvents())
         consumer = ConsumerJob(
             code="notes", topics=[topic], unlisted="skip", runbook="-", events=[on("noted", Noted, to_note)], **job
         )
         app = App(service=self.topic, owner="tests", jobs=[consumer], handlers=[handle(Note, self.handler)])
         settings = Settings(postgres_dsn=SecretStr(self.dsn), kafka=self.kafka, drain_timeout=self.drain_timeout)
-        self.metrics.append(Metrics())
-        resources = Resources(settings, self.pool, SystemClock(), self.metrics[-1], ThreadPoolExecutor(1), owner)
-        parts = await assemble(app, consumer, resources, sink=None)
-        return live_loop(
-            parts,
-            lambda assigned, revoked: join_group(
-                self.kafka, group=f"{self.topic}.notes", topics=[self.topic], on_assigned=assigned, on_revoked=revoked
-            ),
-            SystemClock(),
+        return app, settings
+
+    def join(self, assigned: Assigned, revoked: Revoked) -> AbstractAsyncContextManager[RecordSource]:
+        return join_group(
+            self.kafka, group=f"{self.topic}.notes", topics=[self.topic], on_assigned=assigned, on_revoked=revoked
         )
 
     def as_member(self, name: str) -> Service:
