@@ -93,6 +93,8 @@ async def import_letters(
         restored: Counter[LetterState] = Counter()
         async for chunk in _chunks(topic):
             restored += await restoring.restore(await with_payloads(settings.kafka, chunk, clock))
+        if not restored:
+            await restoring.note_nothing()
         return ImportReport(plan=plan, restored=restored)
 
 

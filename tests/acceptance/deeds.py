@@ -76,6 +76,7 @@ COMMANDS: dict[Action, Typed] = {
     ),
     Action.FLOOD_RELEASE: Typed("flood release ledger --until-end --reason tests --yes", _FLOODED),
     Action.DLQ_READ_PAYLOAD: Typed(f"dlq show {LETTER} --payload", _FAILED),
+    Action.DLQ_IMPORT: Typed("dlq import ledger --yes"),
     Action.DLQ_EDIT: Typed(f"dlq edit {LETTER} --value-file small.py --reason tests --yes", _FAILED),
     Action.DLQ_ERASE: Typed("dlq erase --key nobody --reason tests --yes"),
     Action.TOKEN_CREATE: Typed("tokens create made-{n} --role viewer"),
@@ -95,7 +96,6 @@ NOT_YET = frozenset(
         Action.REBUILD_SWAP,
         Action.REBUILD_ABANDON,
         Action.DLQ_REPLAY,
-        Action.DLQ_IMPORT,
         Action.DLQ_DISCARD,
     }
 )

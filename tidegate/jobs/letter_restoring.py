@@ -59,6 +59,11 @@ class Restoring:
             )
             return await self._write(connection, job, await self._claimed(connection, job, fresh))
 
+    async def note_nothing(self) -> None:
+        """The audit says that there was nothing to bring. Raises Denied, Transient."""
+        async with permitted(self._database, self._actor, self.deed([])):
+            pass
+
     async def _unknown(self, chunk: Sequence[Restored]) -> list[Restored]:
         with translated_errors("look for letters"):
             known = await known_letters(self._database, [one.letter.id for one in chunk])
