@@ -21,6 +21,7 @@ WORKERS_OWN = {
     ("consumers/positions.py", "write_positions"): "the first position of a partition",
     ("consumers/presence.py", "Presence.tell"): "an owner says how it is",
     ("dlq/corrections.py", "keep_discards"): "part of a run that was permitted when it began",
+    ("dlq/forgetting/upkeep.py", "LetterUpkeep._step"): "upkeep, by the policy of whoever deploys",
     ("dlq/letters.py", "record_dead_letters"): "the settle",
     ("dlq/parking.py", "park"): "the settle",
     ("dlq/parking.py", "take_out"): "part of a transaction in which somebody may decide about a letter",

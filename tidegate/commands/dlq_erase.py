@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -25,9 +25,11 @@ from tidegate.commands.options import (
 from tidegate.console.erasing import ErasurePlan, JobErased, JobPlan, Subject, erase_subject, plan_erasure
 from tidegate.migrations.revisions import require_schema
 from tidegate_kernel.errors import Misconfigured
-from tidegate_kernel.kafka_retention import Retention, read_retention
 from tidegate_kernel.postgres import connect
 from tidegate_kernel.settings import Settings
+
+if TYPE_CHECKING:  # its client takes long to import, and every command of the group imports this module
+    from tidegate_kernel.kafka_retention import Retention
 
 EXAMPLES = examples(
     "tidegate dlq erase --key customer-17 --app shop.app:app                       [dim]# the plan[/dim]",
@@ -98,6 +100,8 @@ async def _erase(
 
 async def _retentions(app: App, settings: Settings, plan: ErasurePlan) -> Mapping[str, Retention | None]:
     """How long each topic keeps copies; None where Kafka does not tell."""
+    from tidegate_kernel.kafka_retention import read_retention
+
     topics = {each.origin.dlq_topic for each in plan.jobs}
     codes = {each.origin.job_code for each in plan.jobs}
     topics |= {topic.name for job in app.jobs if job.code in codes for topic in job.topics}
