@@ -205,13 +205,13 @@ async def read_run(connection: Connection, service: str, run: int) -> Run:
     row = await connection.fetchrow(_QUERIES["read_run"], service, run)
     if row is None:
         raise Misconfigured(f"service {service!r} has no run {run}; 'tidegate dlq runs' shows which it has")
-    return Run(**row, outcomes=await _outcomes(connection, run))
+    return _run(row, await _outcomes(connection, run))
 
 
 async def recent_runs(connection: Connection, service: str, *, code: str | None, limit: int) -> Sequence[Run]:
     """Returns the newest runs first."""
     rows = await connection.fetch(_QUERIES["recent_runs"], service, code, limit)
-    return [Run(**row, outcomes=await _outcomes(connection, row["id"])) for row in rows]
+    return [_run(row, await _outcomes(connection, row["id"])) for row in rows]
 
 
 async def failures_of(connection: Connection, run: int, *, limit: int = 20) -> Sequence[FailureGroup]:
@@ -289,6 +289,10 @@ async def _locked(connection: Connection, job: JobId, run: int) -> asyncpg.Recor
     if row is None:
         raise Misconfigured(f"the job has no run {run}; 'tidegate dlq runs' shows which there are")
     return row
+
+
+def _run(row: asyncpg.Record, outcomes: Mapping[Outcome, int]) -> Run:
+    return Run(**{**row, "kind": RunKind(row["kind"]), "state": RunState(row["state"])}, outcomes=outcomes)
 
 
 async def _outcomes(connection: Connection, run: int) -> Mapping[Outcome, int]:

@@ -85,6 +85,11 @@ class ReplayReport:
     failed_events: int = 0
 
     @property
+    def waits(self) -> bool:
+        """Whether a second person has to agree first."""
+        return self.run.state is RunState.WAITING
+
+    @property
     def is_clean(self) -> bool:
         """Whether every letter has come to its end, and nothing behind them has failed."""
         ended = sum(self.run.outcomes.get(outcome, 0) for outcome in _ENDED)

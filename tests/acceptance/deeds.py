@@ -45,6 +45,19 @@ _FAILED = (
     f"VALUES ('{LETTER}', {_LEDGER}, 't', gen_random_uuid(), 0, 1, 'x', 'rejected', 'Rejected', 'no', 'f', 1) "
     "ON CONFLICT DO NOTHING"
 )
+# A payment that the ledger takes today, dead for whatever reason.
+_ENVELOPE = {"specversion": "1.0", "source": "/web", "type": "payment.made"}
+_NAMES = ", ".join(f"'ce_{name}'::bytea" for name in ("id", *_ENVELOPE))
+_VALUES = ", ".join(f"'{value}'::bytea" for value in _ENVELOPE.values())
+_MENDED = (
+    'INSERT INTO tidegate.dead_letter (id, job, topic, topic_id, partition, "offset", value, header_names, '
+    "header_values, reason, error_class, error_message, fingerprint, attempts) "
+    "SELECT n.id, p.job, p.topic, p.topic_id, 0, 1000 + (random() * 1000000000)::bigint, "
+    "convert_to(json_build_object('payment', n.id, 'cents', 1)::text, 'UTF8'), "
+    f"ARRAY[{_NAMES}], ARRAY[convert_to(n.id::text, 'UTF8'), {_VALUES}], 'rejected', 'Rejected', 'no', 'mended', 1 "
+    "FROM tidegate.position AS p, (SELECT gen_random_uuid() AS id) AS n "
+    f"WHERE p.job = {_LEDGER} AND p.partition = 0 AND p.run = 0"
+)
 
 COMMANDS: dict[Action, Typed] = {
     Action.JOB_PAUSE: Typed("pause search --reason tests"),
@@ -76,6 +89,8 @@ COMMANDS: dict[Action, Typed] = {
     ),
     Action.FLOOD_RELEASE: Typed("flood release ledger --until-end --reason tests --yes", _FLOODED),
     Action.DLQ_READ_PAYLOAD: Typed(f"dlq show {LETTER} --payload", _FAILED),
+    Action.DLQ_REPLAY: Typed("dlq replay --job ledger --fingerprint mended --reason tests --yes", _MENDED),
+    Action.DLQ_DISCARD: Typed("dlq discard --job ledger --fingerprint mended --reason tests --yes", _MENDED),
     Action.DLQ_IMPORT: Typed("dlq import ledger --yes"),
     Action.DLQ_EDIT: Typed(f"dlq edit {LETTER} --value-file small.py --reason tests --yes", _FAILED),
     Action.DLQ_ERASE: Typed("dlq erase --key nobody --reason tests --yes"),
@@ -95,8 +110,6 @@ NOT_YET = frozenset(
         Action.REBUILD_START,
         Action.REBUILD_SWAP,
         Action.REBUILD_ABANDON,
-        Action.DLQ_REPLAY,
-        Action.DLQ_DISCARD,
     }
 )
 """Actions that no command does so far."""

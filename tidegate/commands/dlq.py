@@ -2,24 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict
-from datetime import datetime
 from typing import Annotated
 from uuid import UUID
 
 import typer
 
-from dlq.states import LetterState
 from tidegate.commands.dlq_edit import EXAMPLES as EDIT_EXAMPLES
 from tidegate.commands.dlq_edit import edit_command, letter_id
 from tidegate.commands.dlq_erase import EXAMPLES as ERASE_EXAMPLES
 from tidegate.commands.dlq_erase import erase_command
+from tidegate.commands.dlq_filters import (
+    Brand,
+    ErrorText,
+    Fingerprint,
+    Key,
+    Since,
+    Status,
+    Tenant,
+    TypeName,
+    Until,
+    key_of,
+    moment_of,
+    states_of,
+)
 from tidegate.commands.dlq_import import EXAMPLES as IMPORT_EXAMPLES
 from tidegate.commands.dlq_import import import_command
 from tidegate.commands.dlq_output import Shown, plain, plain_details, print_page, print_stats, told
+from tidegate.commands.dlq_replay import DISCARD_EXAMPLES, REPLAY_EXAMPLES, discard_command, replay_command
+from tidegate.commands.dlq_runs import (
+    APPROVE_EXAMPLES,
+    RUNS_EXAMPLES,
+    STOP_EXAMPLES,
+    approve_command,
+    runs_command,
+    stop_command,
+)
 from tidegate.commands.loading import load_app
-from tidegate.commands.moments import moment
 from tidegate.commands.options import (
     AppOption,
     JsonOption,
@@ -40,7 +59,7 @@ from tidegate.console.letters import (
     read_payload,
 )
 from tidegate.migrations.revisions import require_schema
-from tidegate_kernel.errors import Misconfigured, Reason
+from tidegate_kernel.errors import Reason
 from tidegate_kernel.postgres import connect
 from tidegate_kernel.settings import Settings
 
@@ -50,20 +69,6 @@ letter_commands = typer.Typer(
 
 JobNames = Annotated[list[str] | None, typer.Option("--job", metavar="JOB", help="Of this job; may be repeated.")]
 ReasonName = Annotated[Reason | None, typer.Option("--reason", help="Why.", metavar="REASON")]
-Fingerprint = Annotated[str | None, typer.Option(help="Of this group, as 'dlq stats' shows it.")]
-TypeName = Annotated[str | None, typer.Option("--type", metavar="TYPE", help="Of this event type.")]
-Tenant = Annotated[str | None, typer.Option(help="Of this tenant; '' for none.")]
-Brand = Annotated[str | None, typer.Option(help="Of this brand; '' for none.")]
-Since = Annotated[str | None, typer.Option(metavar="24h|ISO", help="Whose last failure is not older than this.")]
-Until = Annotated[str | None, typer.Option(metavar="24h|ISO", help="Whose last failure is older than this.")]
-Status = Annotated[
-    list[str] | None,
-    typer.Option(metavar="STATE|any", help="dead (the default), any, or another state; may be repeated."),
-]
-ErrorText = Annotated[
-    str | None, typer.Option("--error", metavar="TEXT", help="With this in the error's class or message.")
-]
-Key = Annotated[str | None, typer.Option(help="Of this record key.")]
 
 
 @letter_commands.command(
@@ -95,8 +100,8 @@ def list_command(
     service = load_app(app).service
     wanted = LetterFilter(
         jobs=job, reason=reason, fingerprint=fingerprint, event_type=type_name, tenant=tenant, brand=brand,
-        states=_states(status), since=_moment("--since", since), until=_moment("--until", until), error=error,
-        key=_key(key),
+        states=states_of(status), since=moment_of("--since", since), until=moment_of("--until", until), error=error,
+        key=key_of(key),
     )  # fmt: skip
     start = None if after is None else Cursor.parse(after)
     page = wait_for(_list(settings_of(), service, wanted, start, limit))
@@ -133,8 +138,8 @@ def stats_command(
     service = load_app(app).service
     wanted = LetterFilter(
         jobs=job, reason=reason, fingerprint=fingerprint, event_type=type_name, tenant=tenant, brand=brand,
-        states=_states(status), since=_moment("--since", since), until=_moment("--until", until), error=error,
-        key=_key(key),
+        states=states_of(status), since=moment_of("--since", since), until=moment_of("--until", until), error=error,
+        key=key_of(key),
     )  # fmt: skip
     stats = wait_for(_stats(settings_of(), service, wanted, limit))
     if as_json:
@@ -170,6 +175,11 @@ def show_command(
 letter_commands.command("edit", epilog=EDIT_EXAMPLES)(edit_command)
 letter_commands.command("erase", epilog=ERASE_EXAMPLES)(erase_command)
 letter_commands.command("import", epilog=IMPORT_EXAMPLES)(import_command)
+letter_commands.command("replay", epilog=REPLAY_EXAMPLES)(replay_command)
+letter_commands.command("discard", epilog=DISCARD_EXAMPLES)(discard_command)
+letter_commands.command("runs", epilog=RUNS_EXAMPLES)(runs_command)
+letter_commands.command("stop", epilog=STOP_EXAMPLES)(stop_command)
+letter_commands.command("approve", epilog=APPROVE_EXAMPLES)(approve_command)
 
 
 async def _list(settings: Settings, service: str, wanted: LetterFilter, after: Cursor | None, limit: int) -> LetterPage:
@@ -194,23 +204,3 @@ async def _show(settings: Settings, service: str, letter: UUID, *, with_payload:
         if not with_payload:
             return Shown(details, None)
         return Shown(details, await read_payload(connection, await actor_of(settings, connection), details))
-
-
-def _states(given: Sequence[str] | None) -> Sequence[LetterState]:
-    if not given:
-        return [LetterState.DEAD]
-    if "any" in given:
-        return list(LetterState)
-    unknown = [each for each in given if each not in list(LetterState)]
-    if unknown:
-        raise Misconfigured(f"--status {unknown[0]!r} is none of: any, {', '.join(LetterState)}")
-    return [LetterState(each) for each in dict.fromkeys(given)]
-
-
-def _moment(option: str, text: str | None) -> datetime | None:
-    return None if text is None else moment(option, text)
-
-
-def _key(text: str | None) -> bytes | None:
-    # Arguments that are no UTF-8 arrive with surrogates for their bytes.
-    return None if text is None else text.encode("utf-8", "surrogateescape")

@@ -1,0 +1,294 @@
+"""What `tidegate dlq replay` and `discard` have in common: words to a plan, and a plan to a run."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING, NamedTuple
+from uuid import UUID
+
+import typer
+
+from dlq.runs import RunKind
+from tidegate.app import App
+from tidegate.commands.dlq_edit import letter_id
+from tidegate.commands.dlq_filters import key_of, moment_of, states_of
+from tidegate.commands.dlq_run_output import (
+    plain_plan,
+    plain_report,
+    shown_progress,
+    told_plan,
+    told_report,
+)
+from tidegate.commands.loading import load_app
+from tidegate.commands.options import actor_of, print_json, say, settings_of, tell, wait_for
+from tidegate.console.letters import LetterFilter, read_letter
+from tidegate.console.replay_hazards import HazardCode, command_of
+from tidegate.console.replay_plan import ReplayPlan, plan_replay
+from tidegate.jobs.declaration import Job
+from tidegate.jobs.replays import Asked, refuse_taken
+from tidegate.migrations.revisions import require_schema
+from tidegate_kernel.errors import Conflict, Misconfigured, Reason
+from tidegate_kernel.logs import configure_logs
+from tidegate_kernel.permissions import Actor
+from tidegate_kernel.postgres import Connection, connect
+from tidegate_kernel.settings import Settings
+
+if TYPE_CHECKING:  # with it come the clients of Kafka and all sinks, which only a run needs
+    from tidegate.letter_import import ImportPlan
+    from tidegate.replaying import ReplayReport
+
+_LEFT = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Words:
+    """Which letters, as they were typed. The names are those of the options."""
+
+    letters: Sequence[str] = ()
+    job: str | None = None
+    failed_for: Reason | None = None
+    fingerprint: str | None = None
+    type: str | None = None
+    tenant: str | None = None
+    brand: str | None = None
+    since: str | None = None
+    until: str | None = None
+    status: Sequence[str] = ()
+    error: str | None = None
+    key: str | None = None
+
+    def given(self) -> Mapping[str, object]:
+        """Only what was typed, by option."""
+        told = {each.name.replace("_", "-"): getattr(self, each.name) for each in fields(self)}
+        return {name: value for name, value in told.items() if value not in (None, (), [])}
+
+    def for_audit(self) -> Mapping[str, object]:
+        """The same without the key, which is payload. So many letters that they would not fit are counted anyway."""
+        return {name: "not kept" if name == "key" else value for name, value in self.given().items()}
+
+    def spelled(self) -> Iterator[str]:
+        for name, value in self.given().items():
+            option = "--letter" if name == "letters" else f"--{name}"
+            for each in value if isinstance(value, list | tuple) else (value,):
+                yield from (option, str(each))
+
+    def filter(self) -> LetterFilter:
+        """Raises Misconfigured for a state or a moment that is none."""
+        return LetterFilter(
+            states=states_of(self.status),
+            reason=self.failed_for,
+            fingerprint=self.fingerprint,
+            event_type=self.type,
+            tenant=self.tenant,
+            brand=self.brand,
+            since=moment_of("--since", self.since),
+            until=moment_of("--until", self.until),
+            error=self.error,
+            key=key_of(self.key),
+        )
+
+
+class How(NamedTuple):
+    """How it is asked for, and shown."""
+
+    reason: str
+    is_sure: bool
+    is_forced: bool
+    digest: str | None
+    rate: int | None
+    resume: int | None
+    from_topic: bool
+    as_json: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Asking:
+    """One command: for which application, what, which letters, how."""
+
+    app: App
+    settings: Settings
+    kind: RunKind
+    words: Words
+    how: How
+
+    def next_command(self, plan: ReplayPlan) -> str:
+        """What does it, to be pasted: the same words, bound to this plan."""
+        reason = shlex.quote(self.how.reason) if _is_said(self.how.reason) else "'…'"
+        force = " --force" if self.how.is_forced else ""
+        rate = f" --rate {self.how.rate}" if self.how.rate else ""
+        chosen = f"{command_of(self.kind)} {shlex.join(self.words.spelled())}{force}{rate}"
+        return f"{chosen} --digest {plan.digest} --reason {reason} --yes"
+
+    def asked(self, plan: ReplayPlan, letters: Sequence[UUID]) -> Asked:
+        return Asked(
+            code=self.app.job(plan.job).job_code,
+            kind=self.kind,
+            letters=letters,
+            digest=plan.digest,
+            reason=self.how.reason if _is_said(self.how.reason) else "",
+            is_forced=self.how.is_forced,
+            where=self.words.for_audit(),
+            scopes=plan.scopes,
+        )
+
+
+def go(app: str | None, kind: RunKind, words: Words, how: How) -> None:
+    """Shows the plan, or does it. Ends with 1 where something is left of it."""
+    _refuse_contradictions(words, how)
+    asking = _Asking(load_app(app), settings_of(), kind, words, how)
+    if how.is_sure or how.resume is not None:
+        _do(asking)
+    elif how.from_topic:
+        _show_import(asking)
+    else:
+        plan = wait_for(_plan(asking))
+        command = asking.next_command(plan) if plan.letters else None
+        if how.as_json:
+            print_json({**plain_plan(plan), "is_done": False, "next": command})
+        else:
+            tell(*told_plan(plan))
+            say(f"nothing was changed; to do it: {command}" if command else "there is nothing to be done")
+
+
+def _refuse_contradictions(words: Words, how: How) -> None:
+    given = set(words.given())
+    if how.resume is not None:
+        if given or how.digest or how.is_forced or how.from_topic:
+            raise Misconfigured("--resume takes a run as it is: no letters, filters, --digest, --force or --from-topic")
+        return
+    if how.from_topic and not words.job:
+        raise Misconfigured("--from-topic needs --job: each job has a DLQ topic of its own")
+    if not given:
+        raise Misconfigured("say which letters: --letter ID, or --job JOB with or without filters")
+    if words.letters and given - {"letters", "job"}:
+        raise Misconfigured("--letter names letters; filters choose among others: give one or the other")
+
+
+async def _plan(asking: _Asking) -> ReplayPlan:
+    dsn = asking.settings.postgres_dsn.get_secret_value()
+    await require_schema(dsn)
+    async with connect(dsn) as connection:
+        return await _planned(asking, connection)
+
+
+async def _planned(asking: _Asking, connection: Connection) -> ReplayPlan:
+    letters = [letter_id(text) for text in asking.words.letters]
+    plan = await plan_replay(
+        connection,
+        asking.app,
+        await _job(asking, connection, letters),
+        letters or asking.words.filter(),
+        kind=asking.kind,
+        is_forced=asking.how.is_forced,
+        most_replays=asking.settings.max_replays,
+    )
+    if asking.how.digest not in (None, plan.digest):
+        raise Conflict(
+            f"the letters are others, or have changed, since the plan {asking.how.digest} was shown: now they are "
+            f"{len(plan.letters)} with the digest {plan.digest}; look at the plan again"
+        )
+    return plan
+
+
+async def _job(asking: _Asking, connection: Connection, letters: Sequence[UUID]) -> Job:
+    app, code = asking.app, asking.words.job
+    if code is None and letters:
+        code = (await read_letter(connection, app.service, letters[0])).job
+    if code is None and len(app.jobs) > 1:
+        raise Misconfigured(f"say which job with --job: {', '.join(sorted(job.code for job in app.jobs))}")
+    return app.job(code) if code is not None else app.jobs[0]
+
+
+def _show_import(asking: _Asking) -> None:
+    plan = wait_for(_planned_import(asking))
+    if asking.how.as_json:
+        print_json({"import": asdict(plan), "is_done": False})
+    else:
+        letters = sum(plan.letters.values())
+        tell(f"topic {plan.topic} tells of {letters} letters, {plan.known} of which the database has")
+    say("nothing was changed; they come in first, and then the replay is planned and run: add --reason '…' --yes")
+
+
+async def _planned_import(asking: _Asking) -> ImportPlan:
+    from tidegate.letter_import import plan_import
+
+    dsn = asking.settings.postgres_dsn.get_secret_value()
+    await require_schema(dsn)
+    async with connect(dsn) as connection:
+        return await plan_import(asking.app, asking.settings, asking.app.job(str(asking.words.job)), connection)
+
+
+def _do(asking: _Asking) -> None:
+    from tidegate.commands.signals import run_until_signal
+
+    settings = asking.settings
+    # Between a bar and the person who watches it only what is wrong is worth a line.
+    level = "warning" if sys.stderr.isatty() and settings.log_level == "info" else settings.log_level
+    configure_logs(style=settings.log_format, level=level)
+    report = run_until_signal(lambda stop: _run(asking, stop), drain=settings.drain_timeout, late_code=_LEFT)
+    if report is None:
+        if asking.how.as_json:
+            print_json({"is_done": True, "run": None})
+        return
+    if asking.how.as_json:
+        print_json(plain_report(report))
+    else:
+        tell(*told_report(report))
+    if not report.is_clean and not report.waits:
+        raise typer.Exit(_LEFT)
+
+
+async def _run(asking: _Asking, stop: asyncio.Event) -> ReplayReport | None:
+    """None where there was nothing to be done."""
+    from tidegate.replaying import ReplayOptions, resume_replay, run_replay
+
+    app, settings, how = asking.app, asking.settings, asking.how
+    dsn = settings.postgres_dsn.get_secret_value()
+    await require_schema(dsn)
+    with shown_progress(asking.kind) as show:
+        options = ReplayOptions(rate=how.rate, on_progress=show, on_wait=say)
+        async with connect(dsn) as connection:
+            actor = await actor_of(settings, connection)
+            asked = None if how.resume is not None else await _asked(asking, connection, actor)
+        if how.resume is not None:
+            reason = how.reason if _is_said(how.reason) else ""
+            return await resume_replay(
+                app, settings, how.resume, options, kind=asking.kind, actor=actor, stop=stop, reason=reason
+            )
+        if asked is None:
+            say("there is nothing to be done")
+            return None
+        return await run_replay(app, settings, asked, options, actor=actor, stop=stop)
+
+
+async def _asked(asking: _Asking, connection: Connection, actor: Actor) -> Asked | None:
+    """Returns what to begin; None where nothing is left of it. Raises Conflict where others have all of it."""
+    if asking.how.from_topic:
+        await _import(asking, connection, actor)
+    plan = await _planned(asking, connection)
+    for hazard in plan.hazards:
+        say(hazard.sentence)
+    if plan.letters:
+        return asking.asked(plan, plan.letters)
+    why = next((h for h in plan.hazards if h.code in (HazardCode.REPLAYING, HazardCode.QUARANTINED)), None)
+    if why is not None:
+        named = [letter_id(text) for text in asking.words.letters]
+        await refuse_taken(connection, actor, asking.asked(plan, named), f"{why.sentence}; {why.remedy}")
+    return None
+
+
+async def _import(asking: _Asking, connection: Connection, actor: Actor) -> None:
+    from tidegate.letter_import import import_letters
+
+    job = asking.app.job(str(asking.words.job))
+    report = await import_letters(asking.app, asking.settings, job, connection, actor=actor)
+    say(f"{report.total} letters came in from {report.plan.topic}")
+
+
+def _is_said(reason: str) -> bool:
+    """The instruction in a letter has '…' where the reason goes."""
+    return reason.strip() not in ("", "…", "...")
