@@ -9,11 +9,13 @@ import secrets
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 import pytest
 
 from tests.bouncer import Bouncer, running_bouncer
+from tests.side_by_side import SideBySide, place_in_order
 from tidegate.migrations.schema import migrate
 from tidegate.stack.names import StackAddresses
 from tidegate.stack.progress import Lines
@@ -22,6 +24,16 @@ from tidegate.stack.state import default_folder
 
 _ALLOWED_SKIPS = Path(__file__).with_name("allowed_skips.txt")
 _ADDRESSES = pytest.StashKey[StackAddresses]()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> SideBySide | None:
+    return SideBySide(config, log) if config.option.dist == "loadfile" else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        items.sort(key=lambda item: place_in_order(item.nodeid))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -30,6 +30,7 @@ from tidegate.stack.names import StackAddresses
 from tidegate_kernel.errors import Conflict, Denied, Misconfigured, Transient
 from tidegate_kernel.event import TopicPartition
 from tidegate_kernel.kafka import KafkaSource, open_reader
+from tidegate_kernel.kafka_options import consumer_options
 from tidegate_kernel.permissions import Actor
 from tidegate_kernel.postgres import Pool
 from tidegate_kernel.settings import KafkaSettings
@@ -164,8 +165,16 @@ async def test_a_partition_added_while_nobody_ran_begins_at_its_log_s_start(benc
     assert await bench.effects() == letters(0, 5)
 
 
-async def test_a_partition_added_under_a_running_worker_begins_at_its_log_s_start(bench: Bench) -> None:
+async def test_a_partition_added_under_a_running_worker_begins_at_its_log_s_start(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Noticed with the client's next look at the topic, half a minute later; what came until then is not lost."""
+    options = partial(consumer_options, bench.kafka)
+    assert options(group=None)["metadata_max_age_ms"] == 30_000, "here it is a second"
+    monkeypatch.setattr(
+        "tidegate_kernel.kafka.consumer_options",
+        lambda _, *, group: {**options(group=group), "metadata_max_age_ms": 1_000},
+    )
     await bench.send(*letters(0, 2))
     async with running(await bench.loop()):
         await bench.stands_at(2)
