@@ -134,5 +134,10 @@ def _reached(entries: Iterable[Entry], outcomes: Mapping[int, Outcome]) -> Itera
 
 
 def _as_it_came(failure: Failure, entry: Entry) -> Failure:
-    """The letter keeps the original, also where an edited record failed."""
-    return failure if entry.of_letter is None else replace(failure, record=entry.of_letter.record)
+    """The letter keeps the original, also where an edited record failed; and the claim that an event had, parked.
+
+    Without it a later replay would take the event's own claim for somebody else's, and the event for done.
+    """
+    if entry.of_letter is not None:
+        return replace(failure, record=entry.of_letter.record)
+    return failure if failure.claim is not None else replace(failure, claim=entry.claim)

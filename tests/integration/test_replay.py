@@ -86,7 +86,8 @@ async def test_what_fails_again_keeps_its_place_and_those_behind_it(bench: Bench
     row = await replays.pool.fetchrow(
         "SELECT replay_count, occurrences FROM tidegate.dead_letter WHERE event_id = 'e0'"
     )
-    assert row is not None and tuple(row) == (1, 2)
+    assert row is not None
+    assert tuple(row) == (1, 2)
 
 
 async def test_a_parked_event_that_fails_becomes_a_letter_in_its_place(bench: Bench, replays: ReplayBench) -> None:
@@ -104,6 +105,22 @@ async def test_a_parked_event_that_fails_becomes_a_letter_in_its_place(bench: Be
     assert second == {Outcome.RESOLVED: 1}
     assert await bench.effects() == ["e0", "e1", "e2", "e3"]
     assert (await bench.blocked_keys(), await replays.states()) == (0, ["resolved", "resolved"])
+
+
+async def test_a_parked_event_that_cannot_be_decoded_any_more_keeps_its_claim(
+    bench: Bench, replays: ReplayBench
+) -> None:
+    """G1: its letter has to know that the claim in the inbox is its own, or the event counts as done and never acts."""
+    await bench.settle([of_key(0, K, BAD), of_key(1, K)])
+    replays.handlers = mended()
+    await replays.pool.execute("UPDATE tidegate.parked SET value = $1", GARBAGE)
+    await replays.replay()
+    await replays.pool.execute("UPDATE tidegate.dead_letter SET value = $1 WHERE state = 'dead'", b'{"n":1}')
+
+    outcomes = await replays.replay()
+
+    assert outcomes == {Outcome.RESOLVED: 1}
+    assert await bench.effects() == ["e0", "e1"]
 
 
 async def test_a_letter_behind_one_that_is_not_replayed_waits(bench: Bench, replays: ReplayBench) -> None:
