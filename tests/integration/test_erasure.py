@@ -15,6 +15,7 @@ from dlq.corrections import corrections_from, keep_edit
 from dlq.parking import lock_key, record_key
 from tests.everywhere import columns_with
 from tests.integration.parking_bench import BAD, GARBAGE, Bench, Note, Noted, note, of_key, parking_job
+from tests.integration.replay_bench import ReplayBench
 from tests.integration.road import TOPIC_ID, MakeRoad, SentRecord
 from tidegate import App, ConsumerJob, Event, handle
 from tidegate.console.erasing import ErasurePlan, JobErased, Subject, erase_subject, plan_erasure
@@ -52,6 +53,11 @@ async def bench(make_road: MakeRoad, job: ConsumerJob) -> Bench:
     bench = Bench(road.parts, road.pool)
     bench.places[TopicPartition("orders", 0)] = road.position
     return bench
+
+
+@pytest.fixture
+def replays(bench: Bench, database: str, job: ConsumerJob) -> ReplayBench:
+    return ReplayBench(bench.pool, database, job)
 
 
 def app_of(*jobs: Job) -> App:
@@ -178,8 +184,10 @@ async def test_letter_in_the_middle_of_a_sequence_leaves_it(bench: Bench, job: C
     assert done.loose == 0
 
 
-async def test_what_waits_behind_an_erased_letter_is_told(bench: Bench, job: ConsumerJob) -> None:
-    """Nothing is lost and nothing runs by itself: the events of others wait for the next run, and somebody is told."""
+async def test_what_waits_behind_an_erased_letter_is_told_and_goes_on_with_the_next_run(
+    bench: Bench, job: ConsumerJob, replays: ReplayBench
+) -> None:
+    """Nothing of others is lost and nothing runs by itself: their events wait for the next run, as is told."""
     shared = b"tenant-key"
     await bench.settle(
         [of_jane(0, n=-1, key=shared), of_key(1, shared), of_jane(2, n=1, key=shared), of_key(3, shared)]
@@ -190,6 +198,8 @@ async def test_what_waits_behind_an_erased_letter_is_told(bench: Bench, job: Con
     assert done.loose == 2
     assert await bench.parked() == ["e1", "e3"]
     assert await bench.pool.fetchval("SELECT parked FROM tidegate.blocked_key") == 2
+    await replays.replay([])
+    assert (await bench.effects(), await bench.blocked_keys()) == (["e1", "e3"], 0)
 
 
 async def test_a_sequence_that_is_erased_whole_is_free(bench: Bench, job: ConsumerJob) -> None:
