@@ -124,7 +124,9 @@ class Positions:
                     await other.execute(_QUERIES["blocking_backends"], pid)
             return update.result()
         finally:
-            update.cancel()  # no effect once done; else the connection would stay busy behind a cancelled takeover
+            # No effect once done; else the connection stays busy behind a cancelled takeover and refuses its rollback.
+            update.cancel()
+            await asyncio.wait([update])
 
     async def all(self) -> dict[TopicPartition, Position]:
         """Every position of the run. Raises Transient."""

@@ -36,6 +36,7 @@ async def test_a_client_that_died_ends_the_loop_and_the_next_one_goes_on(rig: Ri
     task = asyncio.create_task(loop.run())
     await rig.stands_at(P0, 5)
     assert isinstance(loop.source, MemorySource)
+    await rig.until(lambda: rig.broker.group("g").committed.get(P0) == 5)  # else the next commit would fail
 
     loop.source.die()
     rig.fill(P0, 5)
