@@ -448,92 +448,89 @@ FROM old AS o
 -- name: planned_sequences
 -- What else stands in the sequences of some letters. free: parked events that will be handled with them; held: those that
 -- stay behind a letter that is not among them. behind: how many of the letters stand behind such a one; earlier: those
--- ones, of which need_force are quarantined. Lists hold the first few. $1 job, $2 letters, $3 how few.
-WITH chosen AS MATERIALIZED (
-    SELECT w.id AS letter FROM unnest($2::uuid[]) AS w (id)
-),
-mine AS MATERIALIZED (
-    SELECT l.letter, l.topic, l.key, l.turn, l."offset"
-    FROM chosen AS w
-    JOIN tidegate.blocking_letter AS l ON l.letter = w.letter
-    WHERE l.job = $1
+-- ones, of which need_force are quarantined. Lists hold the first few. Laterals with OFFSET 0 walk an index for each key,
+-- whatever the planner believes about how many there are. $1 job, $2 letters, $3 how few.
+WITH mine AS MATERIALIZED (
+    SELECT l.topic, l.key
+    FROM unnest($2::uuid[]) AS w (id)
+    CROSS JOIN LATERAL (
+        -- They are the job's. To ask for it, too, would tempt the planner to read an index of all that the job has.
+        SELECT l.topic, l.key FROM tidegate.blocking_letter AS l WHERE l.letter = w.id OFFSET 0
+    ) AS l
+    GROUP BY l.topic, l.key
 ),
 keys AS MATERIALIZED (
     SELECT m.topic, m.key FROM mine AS m
     UNION
     SELECT p.topic, p.order_key
     FROM mine AS m
-    JOIN tidegate.parked AS p ON p.job = $1 AND p.topic = m.topic AND p.waits_for = m.key
+    CROSS JOIN LATERAL (
+        SELECT p.topic, p.order_key
+        FROM tidegate.parked AS p
+        WHERE p.job = $1 AND p.topic = m.topic AND p.waits_for = m.key
+        OFFSET 0
+    ) AS p
 ),
-others AS MATERIALIZED (
-    SELECT l.letter, l.topic, l.key, l.turn, l."offset"
-    FROM keys AS k
-    JOIN tidegate.blocking_letter AS l ON l.job = $1 AND l.topic = k.topic AND l.key = k.key
-    LEFT JOIN chosen AS w ON w.letter = l.letter
-    WHERE w.letter IS NULL
-),
-stops AS MATERIALIZED (
-    SELECT DISTINCT ON (o.topic, o.key) o.topic, o.key, o.turn, o."offset"
-    FROM others AS o
-    ORDER BY o.topic, o.key, o.turn, o."offset"
-),
-ends AS MATERIALIZED (
-    SELECT DISTINCT ON (m.topic, m.key) m.topic, m.key, m.turn, m."offset"
-    FROM mine AS m
-    ORDER BY m.topic, m.key, m.turn DESC, m."offset" DESC
-),
-waiting AS (
+entries AS (
     SELECT
-        p.topic, p.partition, p."offset", p.turn, p.order_key, p.event_id, p.tenant, p.brand,
-        coalesce((s.turn, s."offset") < (p.turn, p."offset"), false)
-        OR (b.key IS NOT NULL AND (k2.key IS NULL OR s2.key IS NOT NULL)) AS is_held
+        l.topic, l.key, l.turn, l."offset", l.letter, l.letter = ANY($2::uuid[]) AS is_mine, NULL::integer AS partition,
+        NULL AS event_id, NULL AS tenant, NULL AS brand, NOT l.letter = ANY($2::uuid[]) AS is_stop
     FROM keys AS k
-    JOIN tidegate.parked AS p ON p.job = $1 AND p.topic = k.topic AND p.order_key = k.key
-    LEFT JOIN stops AS s ON s.topic = p.topic AND s.key = p.order_key
-    -- What it also waits for, where that is blocked: by letters among them alone, or by others, too.
-    LEFT JOIN tidegate.blocked_key AS b ON b.job = $1 AND b.topic = p.topic AND b.key = p.waits_for
-    LEFT JOIN keys AS k2 ON k2.topic = p.topic AND k2.key = p.waits_for
-    LEFT JOIN stops AS s2 ON s2.topic = p.topic AND s2.key = p.waits_for
-),
-parked AS MATERIALIZED (
+    CROSS JOIN LATERAL (
+        SELECT l.topic, l.key, l.turn, l."offset", l.letter
+        FROM tidegate.blocking_letter AS l
+        WHERE l.job = $1 AND l.topic = k.topic AND l.key = k.key
+        OFFSET 0
+    ) AS l
+    UNION ALL
     SELECT
-        q.topic, q.partition, q."offset", q.turn, q.order_key, q.event_id, q.tenant, q.brand,
-        -- One that stays keeps those behind it.
-        bool_or(q.is_held) OVER (PARTITION BY q.topic, q.order_key ORDER BY q.turn, q."offset") AS is_held
-    FROM waiting AS q
+        p.topic, p.order_key, p.turn, p."offset", NULL, false, p.partition, p.event_id, p.tenant, p.brand,
+        -- What it also waits for keeps it, and those behind it, unless that is of letters that are all among them.
+        CASE WHEN p.waits_for IS NULL THEN false ELSE EXISTS (
+            SELECT FROM tidegate.blocking_letter AS l
+            WHERE l.job = $1 AND l.topic = p.topic AND l.key = p.waits_for AND NOT l.letter = ANY($2::uuid[])
+        ) END
+    FROM keys AS k
+    CROSS JOIN LATERAL (
+        SELECT p.topic, p.order_key, p.turn, p."offset", p.partition, p.event_id, p.tenant, p.brand, p.waits_for
+        FROM tidegate.parked AS p
+        WHERE p.job = $1 AND p.topic = k.topic AND p.order_key = k.key
+        OFFSET 0
+    ) AS p
+),
+placed AS MATERIALIZED (
+    SELECT
+        e.topic, e.key, e.turn, e."offset", e.letter, e.is_mine, e.partition, e.event_id, e.tenant, e.brand,
+        bool_or(e.is_stop) OVER (PARTITION BY e.topic, e.key ORDER BY e.turn, e."offset") AS is_held,
+        bool_or(e.is_mine) OVER (PARTITION BY e.topic, e.key ORDER BY e.turn DESC, e."offset" DESC) AS is_before_mine
+    FROM entries AS e
 ),
 free AS MATERIALIZED (
     SELECT f.topic, f.partition, f."offset", f.event_id
-    FROM parked AS f
-    WHERE NOT f.is_held
-    ORDER BY f.topic, f.order_key, f.turn, f."offset"
+    FROM placed AS f
+    WHERE f.letter IS NULL AND NOT f.is_held
+    ORDER BY f.topic, f.key, f.turn, f."offset"
     LIMIT $3
 ),
 earlier AS MATERIALIZED (
-    SELECT DISTINCT o.letter
-    FROM others AS o
-    JOIN ends AS e ON e.topic = o.topic AND e.key = o.key AND (o.turn, o."offset") < (e.turn, e."offset")
+    SELECT DISTINCT e.letter FROM placed AS e WHERE e.letter IS NOT NULL AND NOT e.is_mine AND e.is_before_mine
 )
 SELECT
-    (SELECT count(*) FROM parked AS f WHERE NOT f.is_held) AS free,
-    (SELECT count(*) FROM parked AS f WHERE f.is_held) AS held,
+    (SELECT count(*) FROM placed AS f WHERE f.letter IS NULL AND NOT f.is_held) AS free,
+    (SELECT count(*) FROM placed AS f WHERE f.letter IS NULL AND f.is_held) AS held,
     ARRAY(SELECT f.topic FROM free AS f) AS free_topics,
     ARRAY(SELECT f.partition FROM free AS f) AS free_partitions,
     ARRAY(SELECT f."offset" FROM free AS f) AS free_offsets,
     ARRAY(SELECT f.event_id FROM free AS f) AS free_ids,
-    (
-        SELECT count(DISTINCT m.letter)
-        FROM mine AS m
-        JOIN stops AS s ON s.topic = m.topic AND s.key = m.key AND (s.turn, s."offset") < (m.turn, m."offset")
-    ) AS behind,
+    (SELECT count(DISTINCT f.letter) FROM placed AS f WHERE f.is_mine AND f.is_held) AS behind,
     (SELECT count(*) FROM earlier) AS earlier,
     ARRAY(SELECT e.letter FROM earlier AS e ORDER BY e.letter LIMIT $3) AS earlier_first,
     (
         SELECT count(*)
         FROM earlier AS e
-        JOIN tidegate.dead_letter AS d ON d.id = e.letter
+        CROSS JOIN LATERAL (SELECT d.state FROM tidegate.dead_letter AS d WHERE d.id = e.letter OFFSET 0) AS d
         WHERE d.state = 'quarantined'
     ) AS need_force,
     ARRAY(
-        SELECT DISTINCT ARRAY[f.tenant, f.brand] FROM parked AS f WHERE NOT f.is_held ORDER BY 1
+        SELECT DISTINCT ARRAY[f.tenant, f.brand] FROM placed AS f WHERE f.letter IS NULL AND NOT f.is_held ORDER BY 1
     ) AS scopes
