@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import pytest
 from mypy import api
 
 DECLARATIONS = """\
@@ -75,6 +76,7 @@ ProjectionJob(
 """
 
 
+@pytest.mark.timeout(240)  # mypy reads all packages anew: ten seconds of a core that may be somebody else's
 def test_wrong_pairs_do_not_type_check(tmp_path: Path) -> None:
     """`on` and `handle` are functions for this: mypy --strict refuses each wrong line, and no right one."""
     module = tmp_path / "declarations.py"
