@@ -49,13 +49,19 @@ class _Opened(NamedTuple):
 
 
 def _open(work: Work, attempts: Attempts, decoder: Decoder, ledger: Ledger, kind: RunKind) -> _Opened:
-    """Of what needs no handling the outcome stands already; of the rest, that it is skipped unless it is an event."""
+    """Of what needs no handling the outcome stands already; of the rest, that it is skipped unless it is an event.
+
+    What stood in a topic that the job reads no more cannot be decoded: letters are refused, parked events have to wait.
+    """
     made = Made()
     handled: list[Entry] = []
     for entry in work.entries:
         if entry.letter is not None and (kind is RunKind.DISCARD or entry.is_discarded):
             made.outcomes[entry.record.offset] = Outcome.DISCARDED
-        elif entry.has_nothing:
+        elif not decoder.reads(entry.record.topic):
+            if entry.letter is not None:
+                made.outcomes[entry.record.offset] = Outcome.REFUSED
+        elif entry.has_nothing or not decoder.reads(entry.record.topic):
             made.outcomes[entry.record.offset] = Outcome.REFUSED
         else:
             handled.append(entry)

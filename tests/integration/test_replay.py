@@ -231,6 +231,30 @@ async def test_a_run_that_was_cut_off_behind_a_letter_goes_on_with_what_is_parke
     assert await bench.blocked_keys() == 0
 
 
+async def test_a_letter_of_which_only_the_place_is_known_is_refused(bench: Bench, replays: ReplayBench) -> None:
+    """G1: taken for a record without a value it would be skipped, and count as handled."""
+    await bench.settle([of_key(0, K, BAD), of_key(1, L, BAD), of_key(2, b"m", BAD)])
+    await replays.pool.execute(
+        """UPDATE tidegate.dead_letter SET has_payload = false, key = NULL, value = NULL WHERE event_id = 'e0'"""
+    )
+    replays.handlers = mended()
+
+    outcomes = await replays.replay()
+
+    assert outcomes == {Outcome.REFUSED: 1, Outcome.RESOLVED: 2}
+    assert await replays.states() == ["dead", "resolved", "resolved"]
+
+
+async def test_a_letter_of_a_topic_that_the_job_no_longer_reads_is_refused(bench: Bench, replays: ReplayBench) -> None:
+    """Nothing says how its records are to be decoded; the others of the run go on."""
+    await bench.settle([of_key(0, K, BAD), of_key(1, L, BAD)])
+    await replays.pool.execute("UPDATE tidegate.dead_letter SET topic = 'gone' WHERE event_id = 'e0'")
+    await replays.pool.execute("DELETE FROM tidegate.blocking_letter")
+    replays.handlers = mended()
+
+    assert await replays.replay() == {Outcome.REFUSED: 1, Outcome.RESOLVED: 1}
+
+
 async def test_the_report_adds_up(bench: Bench, replays: ReplayBench) -> None:
     """Case 61: replayed, failed and skipped sum to what was asked for."""
     await bench.settle([of_key(n, b"k%d" % n, BAD) for n in range(30)])
@@ -254,6 +278,21 @@ async def test_a_discard_frees_what_is_parked_behind_it(bench: Bench, replays: R
     assert await bench.effects() == ["e1", "e2"]
     assert (await replays.states(), await bench.blocked_keys()) == (["discarded"], 0)
     assert await replays.pool.fetchval("SELECT kind FROM tidegate.correction") == "discard"
+
+
+async def test_what_is_of_a_topic_that_the_job_reads_no_more_stays(bench: Bench, replays: ReplayBench) -> None:
+    """A release took the topic away: nothing is lost, and the run goes on with the rest. A discard gives it up."""
+    await bench.settle([of_key(0, K, BAD), of_key(1, K)], topic="returns")
+    await bench.settle([of_key(0, L, BAD, id="e9")])
+    replays.job = replace(replays.job, topics=[topic for topic in replays.job.topics if topic.name != "returns"])
+    replays.handlers = mended()
+
+    outcomes = await replays.replay()
+
+    assert outcomes == {Outcome.REFUSED: 1, Outcome.RESOLVED: 1}
+    assert (await bench.parked(), await replays.states()) == (["e1"], ["resolved", "dead"])
+    assert await replays.replay(kind=RunKind.DISCARD) == {Outcome.DISCARDED: 1}
+    assert await bench.parked() == ["e1"]
 
 
 async def test_letters_without_an_order_are_replayed_together(make_road: MakeRoad, replays: ReplayBench) -> None:

@@ -24,7 +24,7 @@ _WORDS = {
     Outcome.SUPERSEDED: "superseded",
     Outcome.DISCARDED: "discarded",
     Outcome.FAILED: "failed again",
-    Outcome.REFUSED: "refused: nothing of the record is there to be handled",
+    Outcome.REFUSED: "refused: without a payload, or of a topic that the job reads no more",
     Outcome.BEHIND: "left behind an earlier letter of their key",
     Outcome.NOT_TRIED: "not tried",
 }
