@@ -86,10 +86,6 @@ class Decoder:
         """Whether the topic is one of the job's."""
         return topic in self._topics
 
-    def reads(self, topic: str) -> bool:
-        """Whether the topic is one of the job's."""
-        return topic in self._topics
-
     def decode(self, records: Sequence[Record]) -> Decoded:
         """Every record is in exactly one of the lists or counted as unlisted; nothing is raised for any bytes."""
         decoded = Decoded()

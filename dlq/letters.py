@@ -100,6 +100,9 @@ async def record_dead_letters(
         if origin.backfill:
             letters = await _at_their_events(connection, origin, letters)
         rows = await connection.fetch(_QUERIES["record_letters"], *_arguments(origin, letters, now))
+        absent = [letter.id for letter in letters if not letter.failure.has_payload]
+        if absent:
+            await connection.execute(_QUERIES["mark_without_payload"], absent)
     kept = {row["id"]: _kept(row) for row in rows}
     letters = [letter for letter in letters if letter.id in kept]
     await enqueue(connection, [_outgoing(origin, letter, kept[letter.id]) for letter in letters], kind="dead_letter")

@@ -94,6 +94,10 @@ JOIN letters AS l USING (topic, topic_id, partition, "offset");
 -- When some letters last failed. $1 letters.
 SELECT d.id, d.last_failed_at FROM tidegate.dead_letter AS d WHERE d.id = ANY ($1::uuid[]);
 
+-- name: mark_without_payload
+-- Letters of which nothing but the place could be kept are not letters of records without a value. $1 letters.
+UPDATE tidegate.dead_letter AS d SET has_payload = false WHERE d.id = ANY ($1::uuid[]) AND d.key IS NULL AND d.value IS NULL;
+
 -- name: lock_blocked_keys
 -- Those of some keys that are blocked, locked in one order. $1 job, $2 topics, $3 keys (distinct pairs).
 SELECT b.topic, b.key, b.parked
@@ -378,11 +382,11 @@ CROSS JOIN LATERAL (
     WHERE p.job = b.job AND p.topic = b.topic AND p.order_key = b.key
     ORDER BY p.turn, p."offset"
     LIMIT 1
-) AS first
+) AS head
 WHERE b.job = $1 AND NOT EXISTS (
     SELECT FROM tidegate.blocking_letter AS l
     WHERE l.job = b.job AND l.topic = b.topic AND l.key = b.key
-        AND (l.turn, l."offset") < (first.turn, first."offset")
+        AND (l.turn, l."offset") < (head.turn, head."offset")
 )
 ORDER BY b.topic, b.key;
 
@@ -601,3 +605,25 @@ ORDER BY c.kind = 'discard', c.made_at;
 -- name: limit_silence
 -- The transaction is ended should its owner fall silent. $1 milliseconds.
 SELECT set_config('idle_in_transaction_session_timeout', $1::text, true);
+
+-- name: limit_waiting
+-- A statement of the transaction waits no longer for a lock. $1 milliseconds.
+SELECT set_config('lock_timeout', $1::text, true);
+
+-- name: letter_records
+-- The records of some letters; value: as corrected. $1 letters.
+SELECT
+    d.id, d.topic, d.topic_id, d.partition, d."offset", d.recorded_at, d.key, d.value, d.header_names, d.header_values,
+    d.claimed_bucket, d.claimed_id, d.first_failed_at, d.has_payload, c.kind AS correction, c.value AS corrected_value
+FROM unnest($1::uuid[]) AS w (letter)
+JOIN tidegate.dead_letter AS d ON d.id = w.letter
+LEFT JOIN tidegate.correction AS c
+    ON c.job = d.job AND c.topic = d.topic AND c.topic_id = d.topic_id AND c.partition = d.partition
+        AND c."offset" = d."offset";
+
+-- name: letters_by_place
+-- Some letters in the order of their records' places. $1 letters.
+SELECT d.id
+FROM unnest($1::uuid[]) AS w (letter)
+JOIN tidegate.dead_letter AS d ON d.id = w.letter
+ORDER BY d.topic, d.topic_id, d.partition, d."offset";

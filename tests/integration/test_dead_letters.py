@@ -101,6 +101,18 @@ def ours(record: Record) -> dict[str, str]:
 # --- rows ----------------------------------------
 
 
+async def test_a_letter_of_which_only_the_place_is_known_says_so(connection: Connection) -> None:
+    """G7: it must not look like a letter of a record without key and value, which can be handled again."""
+    origin = await declare(connection)
+    unread = failure(Given(offset=1, key=None, value=None), has_payload=False)
+    empty = failure(Given(offset=2, key=None, value=None))
+
+    await fail(connection, origin, [unread, empty])
+
+    rows = await connection.fetch('SELECT has_payload FROM tidegate.dead_letter ORDER BY "offset"')
+    assert [row["has_payload"] for row in rows] == [False, True]
+
+
 async def test_the_row_keeps_the_record_as_it_was(connection: Connection) -> None:
     """G7, Cases 29, 35 and 46: what is not kept now is gone when retention takes the source."""
     origin = await declare(connection)
