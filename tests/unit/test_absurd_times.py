@@ -23,7 +23,7 @@ from dlq.letters import Failure, Origin, _arguments, _letters
 from inbox.identity import CONSTANT_BUCKET, ClaimRule
 from projections.freshness import age_seconds, lag
 from tests.unit.records import NOON, StoredRecord, cloud_event
-from tidegate.commands.backfill import instant
+from tidegate.commands.moments import instant
 from tidegate_kernel.errors import Misconfigured, Reason
 from tidegate_kernel.event import LIVE, Event, Fence, JobCode, JobId, TopicPartition
 from tidegate_kernel.metrics import Metrics
