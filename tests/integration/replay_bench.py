@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -18,7 +19,7 @@ from projections.sink import Sink
 from tests.integration.parking_bench import Note, note, parking_job
 from tidegate import App, Handler, handle
 from tidegate.assembly import Resources, replay_hands
-from tidegate.jobs.declaration import Job
+from tidegate.jobs.declaration import ConsumerJob, Job
 from tidegate_kernel.clock import SystemClock
 from tidegate_kernel.metrics import Metrics
 from tidegate_kernel.postgres import Pool
@@ -71,7 +72,8 @@ class ReplayBench:
 
     async def runner(self, held: Hold, *, kind: RunKind = RunKind.REPLAY, rate: float | None = None) -> Replay:
         ledger, hands = await self._hands(kind)
-        verdicts = Verdicts(ledger, held, self.most_replays, "tests", "mended", self.job.silence_limit)
+        silence_limit = self.job.silence_limit if isinstance(self.job, ConsumerJob) else timedelta(seconds=60)
+        verdicts = Verdicts(ledger, held, self.most_replays, "tests", "mended", silence_limit)
         self.last = Replay(hands, verdicts, policy=_WAITS_SHORT, clock=SystemClock(), rate=rate)
         return self.last
 
