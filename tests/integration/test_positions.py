@@ -148,6 +148,7 @@ async def test_cancelled_takeover_gives_its_connection_back(positions: Positions
             await until_somebody_waits(owner)
             takeover.cancel()
             await asyncio.gather(takeover, return_exceptions=True)
+            assert takeover.cancelled(), "a stop is told as an error of the takeover"
 
     assert pool.get_idle_size() == pool.get_size()
     assert await positions.take_over(ORDERS) == replace(START, epoch=1)
