@@ -197,6 +197,13 @@ EXAMPLES = (
         Schedule(Kind.EACH, (Deliver((_GOOD, _GOOD)), Strike(Deed.LEAVE))),
     ),
     Example(
+        "connection-lost-under-a-cancelled-takeover",
+        "A process that leaves stands still in a takeover, and its connection is ended: it leaves all the same.",
+        Schedule(
+            Kind.EACH, (Strike(Deed.LEAVE, after=22), Strike(Deed.FREEZE, process=2, after=19), Pass(6.0)), processes=2
+        ),
+    ),
+    Example(
         "cancelled-statement-beside-a-bad-event",
         "A statement is cancelled (57014) while an event fails for ever: only that event is dead.",
         Schedule(
