@@ -54,9 +54,8 @@ def explain(facts: Facts) -> Explanation:
     """Returns what is in the way of the partition: the one thing that has to be resolved first."""
     for reason in _REASONS:
         if (found := reason(facts)) is not None:
-            return replace(found, sentence=found.sentence + _remark(facts, found.cause) + _parked(facts))
-    found = _of_a_living_owner(facts)
-    return replace(found, sentence=found.sentence + _parked(facts))
+            return _with_parked(facts, replace(found, sentence=found.sentence + _remark(facts, found.cause)))
+    return _with_parked(facts, _of_a_living_owner(facts))
 
 
 def _missing(facts: Facts) -> Explanation | None:
@@ -155,7 +154,9 @@ def _as_its_owner_says(facts: Facts) -> Explanation | None:
             )
         case State.PARKING:
             told = f"{said.detail}, for {lasting}; it goes on by itself when there is room"
-            return Explanation(Cause.PARKING_FULL, told, [f"tidegate dlq list --job {facts.job}"])
+            return Explanation(
+                Cause.PARKING_FULL, told, [f"tidegate dlq list --job {facts.job}", _plan_of_replay(facts)]
+            )
         case State.BACKLOG:
             told = f"{said.detail}, for {lasting}; it goes on by itself when half of them are in Kafka"
             return Explanation(Cause.LETTER_BACKLOG, told, ["tidegate status", "tidegate topics create"])
@@ -241,8 +242,13 @@ def _remark(facts: Facts, cause: Cause) -> str:
     return ""
 
 
-def _parked(facts: Facts) -> str:
-    """What has been passed and still has to be handled."""
+def _with_parked(facts: Facts, found: Explanation) -> Explanation:
+    """Told, too: what has been passed and still has to be handled, and how its replay is planned."""
     if not facts.parked:
-        return ""
-    return f"; {facts.parked} events of it are parked behind dead letters of their keys"
+        return found
+    sentence = f"{found.sentence}; {facts.parked} events of it are parked behind dead letters of their keys"
+    return Explanation(found.cause, sentence, list(dict.fromkeys([*found.commands, _plan_of_replay(facts)])))
+
+
+def _plan_of_replay(facts: Facts) -> str:
+    return f"tidegate dlq replay --job {facts.job}"

@@ -248,8 +248,10 @@ def _told_letters(traces: Traces) -> str:
 
 def _told_parked(traces: Traces) -> str:
     parked = traces.parked[0]
-    before = "other parked events of its key" if parked.letter is None else f"dead letter {parked.letter}"
-    return f"parked behind {before} since {parked.parked_at:%Y-%m-%d %H:%M}Z, not handled yet; its claim is kept"
+    since = f"since {parked.parked_at:%Y-%m-%d %H:%M}Z, not handled yet; its claim is kept"
+    if parked.letter is None:
+        return f"parked behind other parked events of its key {since}; the job's next replay goes on with them"
+    return f"parked behind dead letter {parked.letter} {since}: 'tidegate dlq replay --letter {parked.letter}'"
 
 
 def _many(traces: Traces) -> str:

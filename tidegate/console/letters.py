@@ -97,14 +97,22 @@ class ListedLetter:
 
     @property
     def next_command(self) -> str:
-        """What to type to learn more about it."""
-        return _look_command(self)
+        """What to type next, which changes nothing: for a letter that waits for a decision the plan of its replay."""
+        return _next_command(self)
 
 
-def _look_command(letter: ListedLetter) -> str:
-    if letter.reason in _LOOK_AT_THE_PARTITION:
+def _next_command(letter: ListedLetter) -> str:
+    if letter.reason in _LOOK_AT_THE_PARTITION and letter.state in EDITABLE:
         return f"tidegate explain {letter.job}:{letter.topic}:{letter.partition}"
-    return f"tidegate find {letter.topic}:{letter.partition}:{letter.offset} --job {letter.job}"
+    match letter.state:
+        case LetterState.DEAD:
+            return f"tidegate dlq replay --letter {letter.id}"
+        case LetterState.QUARANTINED:
+            return f"tidegate dlq replay --letter {letter.id} --force"
+        case LetterState.REPLAYING:
+            return f"tidegate dlq runs --job {letter.job}"
+        case _:
+            return f"tidegate find {letter.topic}:{letter.partition}:{letter.offset} --job {letter.job}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +182,7 @@ class LetterDetails(ListedLetter):
         """What an edited letter waits for, else what to type to learn more."""
         if self.corrected == CorrectionKind.EDIT and self.state in EDITABLE:
             return replay_instruction(self.id)
-        return _look_command(self)
+        return _next_command(self)
 
 
 class Payload(NamedTuple):
