@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import date
 from functools import partial
 from typing import NamedTuple, Protocol
 
@@ -21,7 +22,8 @@ from consumers.replay_work import Entry, Work, confirm
 from consumers.trying import as_a_whole_or_apart
 from dlq.parking import record_key
 from dlq.runs import Outcome, RunKind
-from inbox.store import claim_by_hand
+from inbox.identity import ClaimKey, ClaimRule
+from inbox.store import claim_by_hand, claimed_by_others
 from projections.sink import Sink
 from tidegate_kernel.errors import RetryLater, Transient
 from tidegate_kernel.event import JobId
@@ -35,6 +37,13 @@ class Hands(Protocol):
         """Effects and verdicts are final together, or nothing is.
 
         Raises LeaseLost (the run is another's), Transient (wait, look again, try again with the same attempts).
+        """
+
+    async def rehearse(self, connection: Connection, work: Work, attempts: Attempts) -> Made:
+        """Returns what would become of the entries. Nothing is claimed, kept or written to a sink; what handlers do is
+        done in the caller's transaction, which he rolls back.
+
+        Raises Transient: roll back, wait, try again with the same attempts.
         """
 
 
@@ -68,17 +77,46 @@ def _open(work: Work, attempts: Attempts, decoder: Decoder, ledger: Ledger, kind
             made.outcomes[entry.record.offset] = Outcome.RESOLVED
     batch = work.batch(handled, ledger.origin.job, attempts)
     decoded = decoder.decode(batch.records)
-    return _Opened(made, batch, decoded, claims_of(ledger.rule, batch, decoded.events), work.by_offset())
+    entries = work.by_offset()
+    return _Opened(made, batch, decoded, _claims(ledger.rule, batch, decoded.events, entries), entries)
 
 
-async def _fresh(connection: Connection, job: JobId, opened: _Opened) -> Sequence[Arrival]:
+def _claims(rule: ClaimRule, batch: Batch, arrivals: Sequence[Arrival], entries: Mapping[int, Entry]) -> BatchClaims:
+    """The claims of the arrivals. Of several with one id the one that has the claim stands for them, not the first: the
+    others would find it taken, and it would go under as their repeat, unhandled."""
+    claims = claims_of(rule, batch, arrivals)
+    if not claims.repeats:
+        return claims
+    places = {arrival.record.offset: place for place, arrival in enumerate(arrivals)}
+
+    def has_another_claim(arrival: Arrival) -> bool:
+        (key,) = claims_of(rule, batch, [arrival]).keys
+        return entries[arrival.record.offset].claim != (key.bucket, key.id)
+
+    owned = claims_of(rule, batch, sorted(arrivals, key=has_another_claim))
+    pairs = zip(owned.keys, owned.firsts, strict=True)
+    in_order = sorted(pairs, key=lambda pair: places[pair[1].record.offset])
+    return BatchClaims([key for key, _ in in_order], [first for _, first in in_order], owned.repeats)
+
+
+class _Claiming(Protocol):
+    """Asks for claims, and may make them; returns the indexes of those that somebody else has."""
+
+    async def __call__(
+        self, connection: Connection, job: JobId, keys: Sequence[ClaimKey], *, failed_on: Sequence[date | None]
+    ) -> frozenset[int]: ...
+
+
+async def _fresh(
+    connection: Connection, job: JobId, opened: _Opened, claiming: _Claiming = claim_by_hand
+) -> Sequence[Arrival]:
     """In the caller's transaction: the events that nobody but these entries has claimed; the others are done with."""
     made, claims, entries = opened.made, opened.claims, opened.entries
     failed_on = []
     for key, arrival in zip(claims.keys, claims.firsts, strict=True):
         entry = entries[arrival.record.offset]
         failed_on.append(entry.failed_on if entry.claim == (key.bucket, key.id) else None)
-    others = await claim_by_hand(connection, job, claims.keys, failed_on=failed_on) if claims.keys else frozenset()
+    others = await claiming(connection, job, claims.keys, failed_on=failed_on) if claims.keys else frozenset()
     fresh = claims.fresh(others)
     offsets = {arrival.record.offset for arrival in fresh}
     for arrival in opened.decoded.events:
@@ -144,6 +182,19 @@ class CommandHands:
                 await isolation.blame(hidden)
             raise
 
+    async def rehearse(self, connection: Connection, work: Work, attempts: Attempts) -> Made:
+        """Handlers run one by one, each under a savepoint. What a handler prepares would be done for good: refuse it
+        before."""
+        opened = self._open(work, attempts)
+        isolation = Isolation(opened.batch, opened.claims.by_offset(), self._dispatcher, self._judge)
+        fresh = await _fresh(connection, self._ledger.origin.job, opened, claimed_by_others)
+        gate = self._gate(opened)
+        await isolation.run(connection, fresh, {}, gate)
+        self._leave_waiting(opened.made, gate, fresh)
+        for failure in isolation.failures:
+            opened.made.fail(failure)
+        return opened.made
+
     def _open(self, work: Work, attempts: Attempts) -> _Opened:
         opened = _open(work, attempts, self._decoder, self._ledger, self._kind)
         for undecoded in opened.decoded.failures:
@@ -151,8 +202,11 @@ class CommandHands:
         return opened
 
     def _gate(self, opened: _Opened) -> Gate:
-        """What is behind a record that is as undecodable as ever has to wait."""
+        """What is behind a record that is as undecodable as ever, or of which nothing is there, has to wait."""
         gate = Gate(self._order)
+        for entry in opened.entries.values() if self._order is not None else ():
+            if opened.made.outcomes.get(entry.record.offset) is Outcome.REFUSED:
+                gate.close_behind(entry.record, entry.key)
         for undecoded in opened.decoded.failures if self._order is not None else ():
             gate.close_behind(undecoded.record, record_key(undecoded.record))
         return gate
@@ -191,3 +245,14 @@ class ProjectionHands:
             for undecoded in opened.decoded.failures:
                 made.fail(failure_of_undecoded(opened.batch, undecoded))
             return await verdicts.write(connection, work, made)
+
+    async def rehearse(self, connection: Connection, work: Work, attempts: Attempts) -> Made:
+        """Events become writes as the sink would want them, and none is sent: what the store refuses stays unknown."""
+        opened = _open(work, attempts, self._decoder, self._ledger, RunKind.REPLAY)
+        projected = project(opened.batch, opened.decoded, opened.claims, self._sink)
+        fresh = await _fresh(connection, self._ledger.origin.job, opened, claimed_by_others)
+        for failure in projected.letters(fresh):
+            opened.made.fail(failure)
+        for undecoded in opened.decoded.failures:
+            opened.made.fail(failure_of_undecoded(opened.batch, undecoded))
+        return opened.made

@@ -21,7 +21,7 @@ from tidegate_kernel.postgres import Connection
 from tidegate_kernel.source import Outgoing
 
 # A letter of which it is told that nothing can be handled stays, and what is behind it stays too.
-_STAYS = frozenset({Outcome.FAILED, Outcome.REFUSED})
+STAYS = frozenset({Outcome.FAILED, Outcome.REFUSED})
 
 
 @dataclass(slots=True)
@@ -70,13 +70,13 @@ class Verdicts:
 
     async def write(self, connection: Connection, work: Work, made: Made) -> Taken:
         """In the caller's transaction, in which `work` is confirmed. Raises LeaseLost where the run is another's."""
-        reached = list(_reached(work.entries, made.outcomes))
+        reached = list(those_reached(work.entries, made.outcomes))
         letters = {e.letter: made.outcomes[e.record.offset] for e in reached if e.letter is not None}
         events = [e for e in reached if e.link.parked is not None]
         asked = await hold(connection, self.held, parked=len(events))
         await self._decide(connection, letters)
         await self._keep(connection, made, reached)
-        gone = [letter for letter, outcome in letters.items() if outcome not in _STAYS]
+        gone = [letter for letter, outcome in letters.items() if outcome not in STAYS]
         freed = await self._take_out(connection, work, gone, events)
         await enqueue(connection, made.published)
         failed = sum(made.outcomes[e.record.offset] is Outcome.FAILED for e in events)
@@ -120,7 +120,7 @@ class Verdicts:
         return await take_out(connection, self.held.job, letters=letters, events=numbers, keys=work.group.keys)
 
 
-def _reached(entries: Iterable[Entry], outcomes: Mapping[int, Outcome]) -> Iterable[Entry]:
+def those_reached(entries: Iterable[Entry], outcomes: Mapping[int, Outcome]) -> Iterable[Entry]:
     """The entries of which something became, up to the first of each key that stays."""
     closed: set[OrderKey] = set()
     for entry in entries:
@@ -129,7 +129,7 @@ def _reached(entries: Iterable[Entry], outcomes: Mapping[int, Outcome]) -> Itera
         outcome = outcomes.get(entry.record.offset)
         if outcome is not None:
             yield entry
-        if entry.key is not None and (outcome is None or outcome in _STAYS):
+        if entry.key is not None and (outcome is None or outcome in STAYS):
             closed.add(entry.key)
 
 

@@ -69,6 +69,11 @@ async def limit_silence(connection: Connection, limit: timedelta) -> None:
     await connection.execute(_QUERIES["limit_silence"], str(int(limit.total_seconds() * 1000)))
 
 
+async def limit_waiting(connection: Connection, limit: timedelta) -> None:
+    """A statement of the caller's transaction that waits longer than `limit` for somebody's lock fails."""
+    await connection.execute(_QUERIES["limit_waiting"], str(int(limit.total_seconds() * 1000)))
+
+
 async def lock_keys(connection: Connection, job: JobId, keys: Collection[OrderKey]) -> Collection[OrderKey]:
     """Those of `keys` that are blocked are the caller's until its transaction ends: nobody parks behind them then."""
     return (await blocked_among(connection, job, keys)).keys()
@@ -109,6 +114,17 @@ async def lock_letters(connection: Connection, run: int, letters: Sequence[UUID]
     """Returns those of the letters that the run has yet to decide, locked until the caller's transaction ends."""
     rows = await connection.fetch(_QUERIES["lock_letters_of_run"], run, list(letters))
     return {row["id"] for row in rows}
+
+
+async def letter_records(connection: Connection, letters: Sequence[UUID]) -> Mapping[UUID, LetterRecord]:
+    """Returns what the letters hold, whoever has them. Nothing is locked."""
+    rows = await connection.fetch(_QUERIES["letter_records"], list(letters))
+    return {row["id"]: _letter(row) for row in rows}
+
+
+async def in_order_of_places(connection: Connection, letters: Sequence[UUID]) -> Sequence[UUID]:
+    """Returns the letters in the order in which a run takes them up; those that are gone are left out."""
+    return [row["id"] for row in await connection.fetch(_QUERIES["letters_by_place"], list(letters))]
 
 
 async def parked_records(connection: Connection, numbers: Sequence[int]) -> Mapping[int, ParkedRecord]:

@@ -78,6 +78,15 @@ async def claim_by_hand(
     return frozenset(old[row["place"] - 1] for row in rows)
 
 
+async def claimed_by_others(
+    connection: Connection, job: JobId, keys: Sequence[ClaimKey], *, failed_on: Sequence[date | None]
+) -> frozenset[int]:
+    """Returns what `claim_by_hand` would, as of now, and claims nothing."""
+    buckets, ids = _columns(keys)
+    rows = await connection.fetch(_QUERIES["claims_of_others"], job, buckets, ids, list(failed_on))
+    return frozenset(row["place"] - 1 for row in rows)
+
+
 async def claim_for_letters(
     connection: Connection, job: JobId, keys: Sequence[ClaimKey], *, made_on: Sequence[date]
 ) -> frozenset[int]:

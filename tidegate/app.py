@@ -75,6 +75,14 @@ class App:
         """Handlers by the command they take."""
         return {handler.command: handler for handler in self.handlers}
 
+    def handlers_of(self, job: ConsumerJob) -> Sequence[Handler]:
+        """The handlers that the job's events may come to: all of them, where a mapping function does not tell."""
+        commands = [_commands_of(route.function) for route in job.events]
+        if not all(commands):
+            return self.handlers
+        mine = {command for of in commands for command in of}
+        return [handler for handler in self.handlers if handler.command in mine]
+
     def _check(self, job: Job) -> None:
         _check_name(f"job {job.code!r}: code", job.code)
         _require(job, "topics", job.topics)
@@ -149,9 +157,7 @@ def _commands_of(function: Callable[..., Any]) -> Sequence[type[Any]]:
     except (NameError, TypeError):
         return ()
     choices = typing.get_args(returned) or (returned,)
-    return [
-        choice for choice in choices if isinstance(choice, type) and choice is not type(None) and choice is not object
-    ]
+    return [choice for choice in choices if isinstance(choice, type) and choice not in (type(None), object, Any)]
 
 
 def _full_name(kind: type[Any]) -> str:

@@ -307,3 +307,30 @@ async def test_letters_without_an_order_are_replayed_together(make_road: MakeRoa
 
     assert outcomes == {Outcome.RESOLVED: 2}
     assert sorted(await bench.effects()) == ["e0", "e1", "e2"]
+
+
+async def test_what_is_behind_a_letter_without_a_payload_waits_unhandled(bench: Bench, replays: ReplayBench) -> None:
+    """G2: its handler must not run before its turn, and then again in its turn."""
+    await bench.settle([of_key(0, K, BAD), of_key(1, K)])
+    await replays.pool.execute("UPDATE tidegate.dead_letter SET has_payload = false, value = NULL")
+    replays.handlers = mended()
+
+    outcomes = await replays.replay()
+
+    assert outcomes == {Outcome.REFUSED: 1}
+    assert (await bench.effects(), await bench.parked()) == ([], ["e1"])
+
+
+async def test_of_two_letters_of_one_event_the_one_that_has_its_claim_is_handled(
+    bench: Bench, replays: ReplayBench
+) -> None:
+    """G1: the other finds the id taken; were it to speak for both, the event would be lost as its own repeat."""
+    await bench.settle([of_key(0, None, GARBAGE, id="e9"), of_key(1, None, BAD, id="e9")])
+    await replays.pool.execute("UPDATE tidegate.dead_letter SET value = $1 WHERE claimed_id IS NULL", b'{"n":1}')
+    replays.handlers = mended()
+
+    outcomes = await replays.replay()
+
+    assert outcomes == {Outcome.RESOLVED: 1, Outcome.ALREADY_PROCESSED: 1}
+    assert await bench.effects() == ["e9"]
+    assert await replays.states() == ["already_processed", "resolved"]

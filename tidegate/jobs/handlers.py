@@ -24,14 +24,25 @@ class Handler:
     function: Callable[..., Awaitable[None]]
     prepare: Callable[..., Awaitable[Any]] | None = None
     takes_group: bool = False
+    calls_outside: bool = False
 
     @property
     def name(self) -> str:
         return f"{self.function.__module__}.{getattr(self.function, '__qualname__', 'handler')}"
 
+    @property
+    def stays_inside(self) -> bool:
+        """Whether a rollback takes back all that it does, as far as it was declared."""
+        return self.prepare is None and not self.calls_outside
+
 
 @overload
-def handle(command: type[CommandT], function: Callable[[CommandT, Context[DepsT]], Awaitable[None]]) -> Handler: ...
+def handle(
+    command: type[CommandT],
+    function: Callable[[CommandT, Context[DepsT]], Awaitable[None]],
+    *,
+    calls_outside: bool = False,
+) -> Handler: ...
 @overload
 def handle(
     command: type[CommandT],
@@ -44,27 +55,32 @@ def handle(
     function: Callable[..., Awaitable[None]],
     *,
     prepare: Callable[..., Awaitable[Any]] | None = None,
+    calls_outside: bool = False,
 ) -> Handler:
     """Declares that `function` handles each `command`, inside the transaction that holds the event's claim.
 
     `prepare(command, deps)` may be slow and runs before, outside any transaction; its result is the function's third
-    argument. Raises Misconfigured for a plain (not async) function.
+    argument. `calls_outside` says that the function does what no rollback takes back, such as sending a mail: then no
+    rehearsal runs it. Raises Misconfigured for a plain (not async) function.
     """
     _require_async(function)
     if prepare is not None:
         _require_async(prepare)
-    return Handler(command, function, prepare)
+    return Handler(command, function, prepare, calls_outside=calls_outside)
 
 
 def handle_batch(
-    command: type[CommandT], function: Callable[[Sequence[CommandT], Context[DepsT]], Awaitable[None]]
+    command: type[CommandT],
+    function: Callable[[Sequence[CommandT], Context[DepsT]], Awaitable[None]],
+    *,
+    calls_outside: bool = False,
 ) -> Handler:
     """Declares that `function` handles lists of `command`, all of one tenant and brand, in order per key.
 
-    When a list fails it is called again with parts of it, to find the event at fault.
+    When a list fails it is called again with parts of it, to find the event at fault. `calls_outside`: as of `handle`.
     """
     _require_async(function)
-    return Handler(command, function, takes_group=True)
+    return Handler(command, function, takes_group=True, calls_outside=calls_outside)
 
 
 def _require_async(function: Callable[..., Any]) -> None:

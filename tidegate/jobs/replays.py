@@ -7,7 +7,7 @@ concerns all; so for brands.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -98,6 +98,17 @@ async def begin(
         # The audit's row is written at the end of the block, with the number that the run has got.
         told |= {"run": begun.run, "waits": begun.held is None}
     return begun
+
+
+async def permit_rehearsal(database: Connection | Pool, actor: Actor, asked: Asked) -> None:
+    """The audit tells that the letters are rehearsed. It needs the permission of a replay, whose handlers it runs and
+    whose errors it shows, and no reason: nothing is changed. Raises Denied, Transient.
+    """
+    told: dict[str, Any] = {}
+    deed = await _deed(database, replace(asked, reason=asked.reason or "rehearsal: nothing is changed"), told)
+    told["what"] = "rehearse"
+    async with permitted(database, actor, deed):
+        pass
 
 
 async def refuse_taken(database: Connection | Pool, actor: Actor, asked: Asked, why: str) -> None:
