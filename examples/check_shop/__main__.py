@@ -13,14 +13,18 @@ from typing import Any
 from examples.check_shop.effects import ledger_differences, revenue_differences, search_differences
 from examples.check_shop.expected import (
     JOBS,
+    LEDGER,
+    POISON,
     SOURCE_CENTS,
     SOURCE_PURCHASES,
     Order,
+    Poison,
     expected_claims,
     poison_reasons,
     read_orders,
 )
 from examples.check_shop.letters import MARK, Letters
+from examples.check_shop.recovered import PARKED, recovered
 from examples.check_shop.servers import Addresses, FoundRecord, Servers, connected
 
 _SHOWN = 20
@@ -53,25 +57,30 @@ class Verdict:
             self.differences.append(f"{what}: expected {expected}, found {found}")
 
 
-async def check(servers: Servers, prefix: str, limit: int | None) -> Verdict:
-    """Reads everything and compares it."""
+async def check(servers: Servers, prefix: str, limit: int | None, dead: int | None = None) -> Verdict:
+    """Reads everything and compares it. `dead`: no poison was sent; so many sound orders were dead for a while."""
     verdict, orders = Verdict(), read_orders(limit)
+    poison = POISON if dead is None else {}
     if limit is None:
         verdict.figure("purchases in the source", SOURCE_PURCHASES, len(orders))
         verdict.figure("cents in the source", SOURCE_CENTS, sum(order.cents for order in orders))
-    await _check_ledger(verdict, servers, orders)
-    await _check_search(verdict, servers, orders, alias=f"{prefix}orders")
-    await _check_revenue(verdict, servers, orders, view=f"{prefix}revenue".replace("-", "_"))
-    topic = f"{prefix}shop.orders"
-    await _check_letters(verdict, servers, await servers.records(topic), service=f"{prefix}shop")
-    await _check_claims(verdict, servers, orders)
+    await _check_ledger(verdict, servers, orders, poison)
+    await _check_search(verdict, servers, orders, poison, alias=f"{prefix}orders")
+    await _check_revenue(verdict, servers, orders, poison, view=f"{prefix}revenue".replace("-", "_"))
+    topic, service = f"{prefix}shop.orders", f"{prefix}shop"
+    sent = await servers.records(topic)
+    if dead is None:
+        await _check_letters(verdict, servers, sent, service=service)
+    else:
+        await _check_recovered(verdict, servers, sent, service=service, dead=dead)
+    await _check_claims(verdict, servers, orders, poison)
     await _check_positions(verdict, servers, topic)
     return verdict
 
 
-async def _check_ledger(verdict: Verdict, servers: Servers, orders: Sequence[Order]) -> None:
+async def _check_ledger(verdict: Verdict, servers: Servers, orders: Sequence[Order], poison: Poison) -> None:
     rows = await servers.rows(_LEDGER)
-    verdict.differences += ledger_differences(orders, rows)
+    verdict.differences += ledger_differences(orders, rows, poison)
     accounts = [row for row in rows if not row["customer_id"].startswith("poison-")]
     verdict.figure("ledger: accounts", len({order.account for order in orders}), len(accounts))
     verdict.figure("ledger: customers", len({o.customer_id for o in orders}), len({r["customer_id"] for r in accounts}))
@@ -79,9 +88,11 @@ async def _check_ledger(verdict: Verdict, servers: Servers, orders: Sequence[Ord
     verdict.figure("ledger: cents", sum(order.cents for order in orders), sum(row["cents"] for row in accounts))
 
 
-async def _check_search(verdict: Verdict, servers: Servers, orders: Sequence[Order], *, alias: str) -> None:
+async def _check_search(
+    verdict: Verdict, servers: Servers, orders: Sequence[Order], poison: Poison, *, alias: str
+) -> None:
     documents = await servers.documents(alias, sorted_by="order_id")
-    verdict.differences += search_differences(orders, documents)
+    verdict.differences += search_differences(orders, documents, poison)
     kept = [order for order in orders if not order.is_cancelled]
     sound = [each for name, each in documents.items() if not name.startswith("poison-")]
     verdict.figure("search: documents", len(kept), len(sound))
@@ -89,9 +100,11 @@ async def _check_search(verdict: Verdict, servers: Servers, orders: Sequence[Ord
     verdict.figure("search: amended", sum(o.is_amended for o in kept), sum(each["gift_wrapped"] for each in sound))
 
 
-async def _check_revenue(verdict: Verdict, servers: Servers, orders: Sequence[Order], *, view: str) -> None:
+async def _check_revenue(
+    verdict: Verdict, servers: Servers, orders: Sequence[Order], poison: Poison, *, view: str
+) -> None:
     rows = await servers.table(view)
-    verdict.differences += revenue_differences(orders, rows)
+    verdict.differences += revenue_differences(orders, rows, poison)
     kept = [order for order in orders if not order.is_cancelled]
     sound = [row for row in rows if not row["order_id"].startswith("poison-")]
     verdict.figure("revenue: rows", len(kept), len(sound))
@@ -111,9 +124,23 @@ async def _check_letters(verdict: Verdict, servers: Servers, sent: Sequence[Foun
         verdict.differences += [f"poison {kind!r} was never sent" for kind in sorted(wanted.keys() - sent_kinds)]
 
 
-async def _check_claims(verdict: Verdict, servers: Servers, orders: list[Order]) -> None:
+async def _check_recovered(
+    verdict: Verdict, servers: Servers, sent: Sequence[FoundRecord], *, service: str, dead: int
+) -> None:
+    """Letters of sound orders, all of them resolved, in both places; and nothing waits behind them."""
+    for job in JOBS:
+        wanted = dead if job == LEDGER else 0
+        found = await recovered(servers, sent, job=job, dlq_topic=f"{service}.{job}.dlq")
+        verdict.differences += found.differences
+        verdict.dead_letters[job] = dict(found.reasons)
+        verdict.figure(f"letters of {job}, resolved", wanted, found.resolved)
+        verdict.figure(f"DLQ topic of {job}: resolved", wanted, found.told_resolved)
+    verdict.figure("events parked", 0, (await servers.rows(PARKED))[0]["parked"])
+
+
+async def _check_claims(verdict: Verdict, servers: Servers, orders: list[Order], poison: Poison) -> None:
     claimed = {row["code"]: row["claimed"] for row in await servers.rows(_CLAIMS)}
-    for job, count in expected_claims(orders).items():
+    for job, count in expected_claims(orders, poison).items():
         verdict.figure(f"event ids taken by {job}", count, claimed.get(job, 0))
 
 
@@ -130,18 +157,19 @@ async def _check_positions(verdict: Verdict, servers: Servers, topic: str) -> No
         ]
 
 
-async def _run(prefix: str, limit: int | None) -> Verdict:
+async def _run(prefix: str, limit: int | None, dead: int | None) -> Verdict:
     async with connected(Addresses.of_environment()) as servers:
-        return await check(servers, prefix, limit)
+        return await check(servers, prefix, limit, dead)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m examples.check_shop", description=__doc__)
     parser.add_argument("--prefix", default="", help="what SHOP_PREFIX was when the shop ran")
     parser.add_argument("--orders", type=int, help="how many purchases were sent; all by default")
+    parser.add_argument("--recovered", type=int, metavar="N", help="no poison was sent, and N orders were dead once")
     parser.add_argument("--json", action="store_true", help="print JSON for programs")
     arguments = parser.parse_args()
-    verdict = asyncio.run(_run(arguments.prefix, arguments.orders))
+    verdict = asyncio.run(_run(arguments.prefix, arguments.orders, arguments.recovered))
     if arguments.json:
         print(json.dumps(asdict(verdict)))
     else:

@@ -8,10 +8,12 @@ from typing import Any
 
 from examples.check_shop.expected import (
     LEDGER,
+    POISON,
     REVENUE,
     SEARCH,
     Account,
     Order,
+    Poison,
     expected_documents,
     expected_ledger,
     expected_rows,
@@ -22,13 +24,15 @@ _POISON = "poison-"
 _NOTHING = (0, 0)
 
 
-def ledger_differences(orders: Sequence[Order], rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """One sentence for each account that is not as the source says."""
+def ledger_differences(
+    orders: Sequence[Order], rows: Sequence[Mapping[str, Any]], poison: Poison = POISON
+) -> Iterator[str]:
+    """One sentence for each account that is not as the source says. `poison`: the kinds that were sent."""
     found: dict[Account, tuple[int, int]] = {
         (row["tenant"], row["brand"], row["customer_id"]): (row["orders"], row["cents"]) for row in rows
     }
     wanted = expected_ledger(list(orders))
-    wanted |= {("aurora", "vinyl", f"{_POISON}{kind}"): (1, 0) for kind in poison_applied(LEDGER)}
+    wanted |= {("aurora", "vinyl", f"{_POISON}{kind}"): (1, 0) for kind in poison_applied(LEDGER, poison)}
     of_account: dict[Account, list[Order]] = defaultdict(list)
     for order in orders:
         of_account[order.account].append(order)
@@ -52,12 +56,16 @@ def _suspicion(orders: Sequence[Order], expected: tuple[int, int], actual: tuple
     return f": as if {' or '.join(suspects)} was {'applied twice' if count > 0 else 'left out'}"
 
 
-def search_differences(orders: Sequence[Order], documents: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+def search_differences(
+    orders: Sequence[Order], documents: Mapping[str, Mapping[str, Any]], poison: Poison = POISON
+) -> Iterator[str]:
     """One sentence for each document that is missing, too many, or in another state."""
-    yield from _differences(SEARCH, expected_documents(list(orders)), documents)
+    yield from _differences(SEARCH, expected_documents(list(orders)), documents, poison)
 
 
-def revenue_differences(orders: Sequence[Order], rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def revenue_differences(
+    orders: Sequence[Order], rows: Sequence[Mapping[str, Any]], poison: Poison = POISON
+) -> Iterator[str]:
     """One sentence for each row that is missing, too many, there twice, or in another state."""
     found: dict[str, Mapping[str, Any]] = {}
     for row in rows:
@@ -65,13 +73,13 @@ def revenue_differences(orders: Sequence[Order], rows: Sequence[Mapping[str, Any
         plain = {**row, "cents": int(row["cents"]), "gift_wrapped": bool(row["gift_wrapped"])}
         if found.setdefault(row["order_id"], plain) is not plain:
             yield f"{REVENUE}: order {row['order_id']} has two rows"
-    yield from _differences(REVENUE, expected_rows(list(orders)), found)
+    yield from _differences(REVENUE, expected_rows(list(orders)), found, poison)
 
 
 def _differences(
-    job: str, wanted: Mapping[str, Mapping[str, object]], found: Mapping[str, Mapping[str, Any]]
+    job: str, wanted: Mapping[str, Mapping[str, object]], found: Mapping[str, Mapping[str, Any]], sent: Poison
 ) -> Iterator[str]:
-    poison = {f"{_POISON}{kind}" for kind in poison_applied(job)}
+    poison = {f"{_POISON}{kind}" for kind in poison_applied(job, sent)}
     for name in sorted((wanted.keys() | poison) - found.keys()):
         yield f"{job}: order {name} is missing"
     for name in sorted(found.keys() - wanted.keys() - poison):

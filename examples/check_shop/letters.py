@@ -10,7 +10,7 @@ from examples.check_shop.expected import JOBS, poison_reasons
 from examples.check_shop.servers import FoundRecord, Servers
 
 MARK = "x-poison"
-_OURS = "tg-dlq-"
+OURS = "tg-dlq-"
 
 _LETTERS = """
 SELECT l.topic, l.partition, l."offset", l.key, l.value, l.header_names, l.header_values, l.reason
@@ -33,25 +33,25 @@ class Letters:
     async def check(self, servers: Servers, service: str) -> None:
         """Compares all jobs' letters, in both places."""
         for job in JOBS:
-            stored = list(_stored(await servers.rows(_LETTERS, job)))
-            published = list(_published(await servers.records(f"{service}.{job}.dlq")))
-            self.by_reason[job] = Counter(reason for _, _, reason in stored)
-            self.compare(f"{job}: Postgres", stored, poison_reasons(job))
-            self.compare(f"{job}: DLQ topic", published, poison_reasons(job))
+            rows = list(stored(await servers.rows(_LETTERS, job)))
+            topic = list(published(await servers.records(f"{service}.{job}.dlq")))
+            self.by_reason[job] = Counter(reason for _, _, reason in rows)
+            self.compare(f"{job}: Postgres", rows, poison_reasons(job))
+            self.compare(f"{job}: DLQ topic", topic, poison_reasons(job))
 
     def compare(self, where: str, letters: Sequence[tuple[Place, FoundRecord, str]], wanted: Mapping[str, str]) -> None:
         found: dict[str, str] = {}
         for place, letter, reason in letters:
             original = self._sent.get(place)
             if original is None:
-                self.differences.append(f"{where}: a dead letter of {_spell(place)}, where no record stands")
+                self.differences.append(f"{where}: a dead letter of {spell(place)}, where no record stands")
                 continue
             kind = original.header(MARK)
             if kind is None:
-                self.differences.append(f"{where}: a sound record is dead: {_spell(place)} {original.key!r}, {reason}")
+                self.differences.append(f"{where}: a sound record is dead: {spell(place)} {original.key!r}, {reason}")
                 continue
             found[kind] = reason
-            self._compare_bytes(f"{where}: {kind} at {_spell(place)}", letter, original)
+            self.differences += bent(f"{where}: {kind} at {spell(place)}", letter, original)
         for kind in sorted(wanted.keys() | found.keys()):
             if wanted.get(kind) != found.get(kind):
                 self.differences.append(
@@ -59,13 +59,15 @@ class Letters:
                     f"is {found.get(kind, 'no letter')}"
                 )
 
-    def _compare_bytes(self, what: str, letter: FoundRecord, original: FoundRecord) -> None:
-        for part in ("key", "value", "headers"):
-            if getattr(letter, part) != getattr(original, part):
-                self.differences.append(f"{what}: its {part} differs from what was sent")
+
+def bent(what: str, letter: FoundRecord, original: FoundRecord) -> Iterator[str]:
+    """One sentence for each part of the letter that is not, byte for byte, what was sent."""
+    for part in ("key", "value", "headers"):
+        if getattr(letter, part) != getattr(original, part):
+            yield f"{what}: its {part} differs from what was sent"
 
 
-def _stored(rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Place, FoundRecord, str]]:
+def stored(rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Place, FoundRecord, str]]:
     for row in rows:
         place = (row["topic"], row["partition"], row["offset"])
         names = [name.decode() for name in row["header_names"]]
@@ -73,16 +75,16 @@ def _stored(rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Place, FoundRec
         yield place, FoundRecord(*place, row["key"], row["value"], headers), row["reason"]
 
 
-def _published(records: Sequence[FoundRecord]) -> Iterator[tuple[Place, FoundRecord, str]]:
-    """One for each letter id: the relay may repeat itself."""
-    by_id = {record.header(f"{_OURS}id"): record for record in records}
+def published(records: Sequence[FoundRecord]) -> Iterator[tuple[Place, FoundRecord, str]]:
+    """One for each letter id: the relay may repeat itself, and tells later how letters ended."""
+    by_id = {record.header(OURS + "id"): record for record in records if record.header(OURS + "topic") is not None}
     for record in by_id.values():
-        told = {name: record.header(f"{_OURS}{name}") or "" for name in ("topic", "partition", "offset", "reason")}
+        told = {name: record.header(OURS + name) or "" for name in ("topic", "partition", "offset", "reason")}
         place = (told["topic"], int(told["partition"]), int(told["offset"]))
-        original = tuple((name, value) for name, value in record.headers if not name.startswith(_OURS))
+        original = tuple((name, value) for name, value in record.headers if not name.startswith(OURS))
         yield place, FoundRecord(*place, record.key, record.value, original), told["reason"]
 
 
-def _spell(place: Place) -> str:
+def spell(place: Place) -> str:
     topic, partition, offset = place
     return f"{topic}:{partition}:{offset}"

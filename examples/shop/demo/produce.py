@@ -65,9 +65,8 @@ class Sent:
 class Producer:
     """Sends steps to one topic; order per key is that of the calls."""
 
-    def __init__(self, client: Any, topic: str, run_at: datetime) -> None:
-        self._client, self._topic = client, topic
-        self._post = Post(run_at)
+    def __init__(self, client: Any, topic: str, post: Post) -> None:
+        self._client, self._topic, self._post = client, topic, post
 
     async def send(self, steps: Sequence[Step], *, per_second: float, sent: Sent) -> None:
         """All steps are acknowledged; at most `per_second` of them a second."""
@@ -97,12 +96,12 @@ class Producer:
 
 
 @asynccontextmanager
-async def producing(bootstrap: str, topic: str, run_at: datetime) -> AsyncIterator[Producer]:
+async def producing(bootstrap: str, topic: str, post: Post) -> AsyncIterator[Producer]:
     """Yields a connected producer."""
     client = AIOKafkaProducer(bootstrap_servers=bootstrap, enable_idempotence=True, max_batch_size=_BATCH_BYTES)
     await client.start()
     try:
-        yield Producer(client, topic, run_at)
+        yield Producer(client, topic, post)
     finally:
         await client.stop()
 

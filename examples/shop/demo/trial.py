@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
 
 import aiohttp
 
 from examples.shop.demo.ahead import Sinks
+from examples.shop.demo.checking import checked
 from examples.shop.demo.kill import kill_in_flight, unproven
-from examples.shop.demo.place import Place, TrialFailed, fresh_place
+from examples.shop.demo.place import Place, fresh_place
 from examples.shop.demo.poison import POISON
 from examples.shop.demo.produce import Sent, producing
 from examples.shop.demo.purchases import read_purchases
 from examples.shop.demo.report import Report, applied_at, opened_at
 from examples.shop.demo.sabotage import Sabotage, spoil
 from examples.shop.demo.screen import Screen, screen
-from examples.shop.demo.story import Step, Story
+from examples.shop.demo.story import Post, Step, Story
 from examples.shop.demo.watch import DUPLICATES, JOBS, Watch
 from examples.shop.demo.workers import start_worker, tidegate, until_ready
 
@@ -85,7 +83,7 @@ async def _work(watch: Watch, report: Report, steps: Sequence[Step], options: Op
     started = time.monotonic()
     rate = min(options.per_second, len(steps) / _SHORTEST_SECONDS)
     async with (
-        producing(watch.place.kafka, watch.place.topic, datetime.now(UTC)) as producer,
+        producing(watch.place.kafka, watch.place.topic, Post(datetime.now(UTC))) as producer,
         asyncio.TaskGroup() as tasks,
     ):
         looking = tasks.create_task(watch.run(), name="watch")
@@ -128,20 +126,7 @@ def _end_all(watch: Watch) -> None:
 
 
 async def _check(place: Place, report: Report, options: Options) -> None:
-    """The checker is a process of its own that shares nothing with this one."""
-    arguments = ["--prefix", place.prefix, "--json"]
-    if options.orders is not None:
-        arguments += ["--orders", str(options.orders)]
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "examples.check_shop", *arguments),
-        env=place.environment,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    printed, errors = await process.communicate()
-    if process.returncode not in (0, 1) or not printed:
-        raise TrialFailed(f"the checker ended with {process.returncode}:\n{errors.decode()[-2000:]}")
-    verdict: dict[str, Any] = json.loads(printed)
+    verdict = await checked(place, orders=options.orders)
     report.figures = [(what, expected, found) for what, expected, found in verdict["figures"]]
     report.dead_letters = verdict["dead_letters"]
     report.failures += verdict["differences"]
