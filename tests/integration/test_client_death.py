@@ -32,6 +32,7 @@ from tidegate_kernel.source import Assigned, ClientDied, Outgoing, RecordSource,
 ON_UVLOOP = True
 # A look a second, a pause before the restart of one to two, a join.
 _GOES_ON_WITHIN_SECONDS = 12.0
+_CLOSED_WITHIN_SECONDS = 25.0
 _ROUNDS = 15
 
 
@@ -143,9 +144,10 @@ async def test_a_dead_client_is_closed_whole(service: Service, task: str) -> Non
     async def nothing(_: Iterable[TopicPartition]) -> None:
         return None
 
-    async with join_group(
+    joined = join_group(
         service.kafka, group=service.topic, topics=[service.topic], on_assigned=lambda _: None, on_revoked=nothing
-    ) as source:
+    )
+    async with asyncio.timeout(_CLOSED_WITHIN_SECONDS), joined as source:
         client_deaths.OF_A_MEMBER[task](source._consumer)
         await client_deaths.until_dead(source)
 
