@@ -91,6 +91,9 @@ def test_wrong_value_is_named_by_its_variable_and_not_repeated(variable: str, mo
         ("TIDEGATE_CLICKHOUSE_URL", "http://default:hunter2", "should be an address"),
         ("TIDEGATE_ELASTICSEARCH_URL", "http://search:99999", "should be an address"),
         ("TIDEGATE_CLICKHOUSE_URL", "http://default:hunter2@clickhouse:8123", "no credentials"),
+        ("TIDEGATE_MAX_REPLAYS", "0", "greater than or equal to 1"),
+        ("TIDEGATE_REPLAY_RATE", "0", "greater than or equal to 1"),
+        ("TIDEGATE_REPLAY_APPROVAL_ABOVE", "-1", "should be 0 or more"),
     ],
 )
 def test_value_out_of_its_bounds_is_told_the_bounds(
@@ -153,7 +156,8 @@ def test_dsn_is_shown_by_its_hosts_and_database(dsn: str, shown: str, monkeypatc
 
 def test_empty_variable_is_none_where_none_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
     """Some orchestrators can only set a variable to nothing, not leave it out."""
-    for name in ("KAFKA_INSTANCE_ID", "KAFKA_SSL_CA_FILE", "ELASTICSEARCH_CA_FILE", "OTLP_ENDPOINT"):
+    names = ("KAFKA_INSTANCE_ID", "KAFKA_SSL_CA_FILE", "ELASTICSEARCH_CA_FILE", "OTLP_ENDPOINT")
+    for name in (*names, "REPLAY_APPROVAL_ABOVE"):
         monkeypatch.setenv(f"TIDEGATE_{name}", "")
 
     settings = read_settings()
@@ -163,8 +167,9 @@ def test_empty_variable_is_none_where_none_is_the_default(monkeypatch: pytest.Mo
         settings.kafka.ssl_ca_file,
         settings.elasticsearch_ca_file,
         settings.otlp_endpoint,
+        settings.replay_approval_above,
     )
-    assert read == (None, None, None, None)
+    assert read == (None, None, None, None, None)
 
 
 def test_brokers_are_taken_as_people_separate_them(monkeypatch: pytest.MonkeyPatch) -> None:
