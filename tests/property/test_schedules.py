@@ -1,7 +1,7 @@
 """The property test of the guarantees: any schedule of faults, against the real road on a real Postgres.
 
-`TIDEGATE_PROPERTY_SCHEDULES` asks for more of them. Every day plays others; `TIDEGATE_PROPERTY_SEED=20260301` asks for
-those of a certain day.
+`TIDEGATE_PROPERTY_SCHEDULES` asks for more of them, `TIDEGATE_PROPERTY_SEED=20260301` for others. By default all runs draw
+the same: a commit is not to turn red for what an older one did.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import math
 import os
 from collections import Counter
 from collections.abc import Sequence
-from datetime import UTC, datetime
 
 import pytest
 
@@ -21,7 +20,7 @@ from tests.property.stage import Stage
 
 # Two minutes on two quiet cores.
 _SCHEDULES = int(os.environ.get("TIDEGATE_PROPERTY_SCHEDULES", "3000"))
-_SEED = int(os.environ.get("TIDEGATE_PROPERTY_SEED", f"{datetime.now(UTC):%Y%m%d}"))
+_SEED = int(os.environ.get("TIDEGATE_PROPERTY_SEED", "1"))
 # Small enough that no process plays alone for long, and that drawing begins afresh now and then.
 _SHARE = 125
 
