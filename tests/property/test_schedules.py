@@ -1,7 +1,7 @@
 """The property test of the guarantees: any schedule of faults, against the real road on a real Postgres.
 
-`TIDEGATE_PROPERTY_SCHEDULES` asks for more of them, `TIDEGATE_PROPERTY_SEED=20260301` for others. By default all runs draw
-the same: a commit is not to turn red for what an older one did.
+`TIDEGATE_PROPERTY_SCHEDULES` asks for more of them, `TIDEGATE_PROPERTY_SEED=20260301` for others. By default all runs
+draw the same: a commit is not to turn red for what an older one did.
 """
 
 from __future__ import annotations
