@@ -15,6 +15,7 @@ from tidegate_kernel.errors import Reason
 REPLAY_EXAMPLES = examples(
     "tidegate dlq replay --letter 6f1d6f0e-5a0b-5b0c-9d3e-7469646567a1                   [dim]# the plan[/dim]",
     "tidegate dlq replay --job ledger --fingerprint 3f0c9a2b7d11e604 --digest D --reason 'mended in 4.2' --yes",
+    "tidegate dlq replay --job ledger --rehearse             [dim]# how many would pass; nothing is changed[/dim]",
     "tidegate dlq replay --resume 17                              [dim]# after a stop, a crash, an approval[/dim]",
 )
 DISCARD_EXAMPLES = examples(
@@ -45,6 +46,10 @@ FromTopicOption = Annotated[
     bool, typer.Option("--from-topic", help="Bring the letters of the DLQ topic in first, as 'dlq import' does.")
 ]
 
+RehearseOption = Annotated[
+    bool, typer.Option("--rehearse", help="What would become of them with today's code; all is rolled back.")
+]
+
 
 def replay_command(
     letter: Letters = None,
@@ -66,6 +71,7 @@ def replay_command(
     rate: RateOption = None,
     resume: ResumeOption = None,
     from_topic: FromTopicOption = False,
+    rehearse: RehearseOption = False,
     app: AppOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -77,7 +83,7 @@ def replay_command(
         letters=letter or (), job=job, failed_for=failed_for, fingerprint=fingerprint, type=type_name, tenant=tenant,
         brand=brand, since=since, until=until, status=status or (), error=error, key=key,
     )  # fmt: skip
-    go(app, RunKind.REPLAY, words, How(reason, yes, force, digest, rate, resume, from_topic, as_json))
+    go(app, RunKind.REPLAY, words, How(reason, yes, force, digest, rate, resume, from_topic, as_json, rehearse))
 
 
 def discard_command(

@@ -7,6 +7,7 @@ import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
@@ -103,6 +104,7 @@ class How(NamedTuple):
     resume: int | None
     from_topic: bool
     as_json: bool
+    is_rehearsal: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +142,9 @@ def go(app: str | None, kind: RunKind, words: Words, how: How) -> None:
     """Shows the plan, or does it. Ends with 1 where something is left of it."""
     _refuse_contradictions(words, how)
     asking = _Asking(load_app(app), settings_of(), kind, words, how)
-    if how.is_sure or how.resume is not None:
+    if how.is_rehearsal:
+        _rehearse(asking)
+    elif how.is_sure or how.resume is not None:
         _do(asking)
     elif how.from_topic:
         _show_import(asking)
@@ -156,6 +160,8 @@ def go(app: str | None, kind: RunKind, words: Words, how: How) -> None:
 
 def _refuse_contradictions(words: Words, how: How) -> None:
     given = set(words.given())
+    if how.is_rehearsal and (how.is_sure or how.rate or how.resume is not None or how.from_topic):
+        raise Misconfigured("--rehearse changes nothing: without --yes, --rate, --resume and --from-topic")
     if how.resume is not None:
         if given or how.digest or how.is_forced or how.from_topic:
             raise Misconfigured("--resume takes a run as it is: no letters, filters, --digest, --force or --from-topic")
@@ -220,6 +226,18 @@ async def _planned_import(asking: _Asking) -> ImportPlan:
     await require_schema(dsn)
     async with connect(dsn) as connection:
         return await plan_import(asking.app, asking.settings, asking.app.job(str(asking.words.job)), connection)
+
+
+def _rehearse(asking: _Asking) -> None:
+    from tidegate.commands.dlq_rehearse import rehearse_letters
+
+    rehearse_letters(
+        asking.app,
+        asking.settings,
+        partial(_asked, asking),
+        next_command=f"{command_of(asking.kind)} {shlex.join(asking.words.spelled())}",
+        as_json=asking.how.as_json,
+    )
 
 
 def _do(asking: _Asking) -> None:
