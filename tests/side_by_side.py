@@ -6,10 +6,11 @@ from typing import Any
 
 from xdist.scheduler import LoadFileScheduling
 
-# Each of these starts servers of its own and measures what work needs under faults: one at a time.
+# Each of these starts servers of its own and measures what work needs under faults: one at a time, and not beside the
+# schedules of tests/property, which take all cores.
 _TOGETHER = "tests/chaos/"
 # What takes long begins first, so that nobody waits for it at the end; the many small ones fill what is left.
-_ORDER = ("chaos", "property", "integration", "acceptance", "contract", "migration", "architecture", "unit")
+_ORDER = ("chaos", "integration", "property", "acceptance", "contract", "migration", "architecture", "unit")
 
 
 class SideBySide(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types

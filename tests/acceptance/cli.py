@@ -9,12 +9,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+Ended = subprocess.CompletedProcess[str]
+
 APPS = Path(__file__).with_name("apps")
+_FORKS = Path(__file__).with_name("forks.py")
 # Two cores may be busy with a dozen other things.
 _DEADLINE_SECONDS = 55
 
@@ -28,9 +31,12 @@ class Cli:
     started: list[subprocess.Popen[str]] = field(default_factory=list)
 
     def start(self, *arguments: str, **extra: str) -> subprocess.Popen[str]:
+        return self._start(["-m", "tidegate", *arguments], extra)
+
+    def _start(self, program: Sequence[str], extra: Mapping[str, str]) -> subprocess.Popen[str]:
         inherited = {key: value for key, value in os.environ.items() if not key.startswith("TIDEGATE_")}
         process = subprocess.Popen(
-            [sys.executable, "-m", "tidegate", *arguments],
+            [sys.executable, *program],
             cwd=self.folder,
             env={**inherited, **self.environment, **extra},
             text=True,
@@ -45,6 +51,15 @@ class Cli:
         process = self.start(*arguments, **extra)
         out, err = process.communicate(stdin, timeout=_DEADLINE_SECONDS)
         return subprocess.CompletedProcess(arguments, process.returncode, out, err)
+
+    def run_as(self, tokens: Mapping[str, str | None], *arguments: str) -> Mapping[str, Ended]:
+        """The command of each bearer, by name, all at once: processes of their own that share their imports."""
+        process = self._start([str(_FORKS)], {})
+        out, err = process.communicate(
+            json.dumps({"arguments": arguments, "tokens": tokens}), timeout=_DEADLINE_SECONDS
+        )
+        assert process.returncode == 0, err
+        return {name: Ended(arguments, *ended) for name, ended in json.loads(out).items()}
 
     def json(self, *arguments: str) -> Any:
         """What a command prints with --json; it must succeed."""
