@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from examples.shop.demo.place import Place, TrialFailed
 
-_TIDEGATE = Path(sys.executable).with_name("tidegate")
+TIDEGATE = Path(sys.executable).with_name("tidegate")
 _READY_SECONDS = 40.0
 _STOP_SECONDS = 40.0
 
@@ -85,7 +85,7 @@ class Worker:
 async def tidegate(place: Place, *arguments: str) -> str:
     """Runs a command to its end and returns what it printed. Raises TrialFailed unless it succeeds."""
     process = await asyncio.create_subprocess_exec(
-        _TIDEGATE, *arguments, env=place.environment, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        TIDEGATE, *arguments, env=place.environment, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )
     printed, errors = await process.communicate()
     if process.returncode != 0:
@@ -99,7 +99,7 @@ async def start_worker(place: Place, name: str) -> Worker:
     environment = {**place.environment, "TIDEGATE_HTTP_PORT": str(port)}
     with log.open("wb") as output:
         process = await asyncio.create_subprocess_exec(
-            _TIDEGATE, "run", "--all", env=environment, stdout=output, stderr=asyncio.subprocess.STDOUT
+            TIDEGATE, "run", "--all", env=environment, stdout=output, stderr=asyncio.subprocess.STDOUT
         )
     return Worker(name, process, port, log)
 
