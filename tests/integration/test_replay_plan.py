@@ -299,6 +299,15 @@ async def test_letters_that_are_not_as_they_came_are_told(bench: Bench, pool: Po
     assert str(absent) in hazard(plan, HazardCode.NO_PAYLOAD).remedy
 
 
+async def test_letters_of_a_topic_that_is_read_no_more_are_told(bench: Bench, pool: Pool) -> None:
+    """Nobody is left who knows how to decode them: they would be refused."""
+    await bench.settle([of_key(0, K, BAD)])
+    await bench.settle([of_key(0, L, BAD, id="r0")], topic="returns")
+    job = parking_job()
+
+    assert counts(await planned(pool, job=replace(job, topics=job.topics[:1]))) == {HazardCode.UNREAD_TOPIC: 1}
+
+
 async def test_letters_that_were_replayed_before_are_told(bench: Bench, pool: Pool) -> None:
     """Case 54: once more, and some of them are quarantined."""
     await bench.settle([of_key(n, b"k%d" % n, BAD) for n in range(3)])
@@ -384,7 +393,7 @@ async def test_a_plan_for_a_few_letters_reads_no_table_whole(many: Connection) -
     asked: dict[str, tuple[Any, ...]] = {
         "letters_to_replay": (1, ["dead"], None, "rare", *[None] * 7, 1000),
         "named_letters_to_replay": (1, few),
-        "planned_facts": (few, 5),
+        "planned_facts": (few, 5, ["orders"]),
         "planned_groups": (few, 100),
         "planned_scopes": (few,),
         "planned_sequences": (1, few, 10),

@@ -376,7 +376,7 @@ LIMIT $2
 
 -- name: planned_facts
 -- What a plan tells of some letters: how many are so, and one of each kind as a sample (as text, '' if none is so).
--- $1 letters, $2 most replays.
+-- $1 letters, $2 most replays, $3 topics that the job reads.
 WITH facts AS (
     SELECT
         d.id::text AS id, d.topic, d.key, d.first_failed_at, d.last_failed_at,
@@ -386,7 +386,8 @@ WITH facts AS (
         c.kind IS NOT DISTINCT FROM 'discard' AS is_passed_by,
         d.replay_count > 0 AS is_replayed,
         d.replay_count + 1 >= $2::integer AS is_last_try,
-        d.claimed_id IS NULL AS is_unclaimed
+        d.claimed_id IS NULL AS is_unclaimed,
+        d.topic <> ALL($3::text[]) AS is_unread
     FROM unnest($1::uuid[]) AS w (id)
     JOIN tidegate.dead_letter AS d ON d.id = w.id
     LEFT JOIN tidegate.correction AS c
@@ -411,7 +412,9 @@ SELECT
     count(*) FILTER (WHERE f.is_last_try) AS last_try,
     min(f.id) FILTER (WHERE f.is_last_try) AS last_try_sample,
     count(*) FILTER (WHERE f.is_unclaimed) AS unclaimed,
-    min(f.id) FILTER (WHERE f.is_unclaimed) AS unclaimed_sample
+    min(f.id) FILTER (WHERE f.is_unclaimed) AS unclaimed_sample,
+    count(*) FILTER (WHERE f.is_unread) AS unread,
+    min(f.id) FILTER (WHERE f.is_unread) AS unread_sample
 FROM facts AS f
 
 -- name: planned_scopes

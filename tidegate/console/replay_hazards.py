@@ -28,6 +28,7 @@ class HazardCode(StrEnum):
     CLAIM_FORGOTTEN = "claim_forgotten"
     HANDLED_SINCE = "handled_since"
     NO_PAYLOAD = "no_payload"
+    UNREAD_TOPIC = "unread_topic"
     ERASED = "erased"
     PASSED_BY = "passed_by"
     EDITED = "edited"
@@ -216,6 +217,13 @@ def _of_letters(found: Found) -> Iterator[Hazard]:
         "hold no payload, because the client could not read the record: they will be refused, and stay",
         "see whether the topic still has one: 'tidegate dlq show "
         f"{absent}' names its place; what it should say can be given by 'tidegate dlq edit'",
+    )
+    yield _letters(
+        found,
+        HazardCode.UNREAD_TOPIC,
+        "unread",
+        "are of a topic that the job reads no more: they will be refused, and stay",
+        "replay them with a version of the job that reads it, or discard them",
     )
     yield _letters(
         found,

@@ -209,7 +209,8 @@ class _Planner:
         )
 
     async def _facts(self, letters: Sequence[UUID]) -> Mapping[str, Any]:
-        facts = dict(await self._row(_QUERIES["planned_facts"], letters, self.most_replays))
+        topics = [topic.name for topic in self.job.topics]
+        facts = dict(await self._row(_QUERIES["planned_facts"], letters, self.most_replays, topics))
         since = await claims_since(self.connection, self.number)
         if since is None:
             return facts | dict.fromkeys(("forgotten", "handled_since"), 0) | _NO_SAMPLES
