@@ -25,6 +25,8 @@ from tidegate_kernel.postgres import Connection
 # A pace below it is kept by smaller batches.
 _LARGEST_BATCH = 500
 _BATCHES_A_SECOND = 4
+# To find the next letters of a run all that are left are sorted: once for so many batches.
+_BATCHES_AT_ONCE = 20
 # A wait is cut into pieces, after each of which the runner says that it lives.
 _PIECE_SECONDS = LEASE_SECONDS / 3
 
@@ -104,7 +106,7 @@ class Replay:
             for start in range(0, len(group.letters), self._batch):
                 part = group.letters[start : start + self._batch]
                 await self._step(Group(group.topic, group.topic_id, group.partition, letters=part))
-        await self._work_off(list(dict.fromkeys(key for each in keys.values() for key in each)))
+        await self._work_off(list(dict.fromkeys(key for place in places for key in keys.get(place.letter, ()))))
         left = [place.letter for place in places if place.letter not in self._decided]
         if left and not self._stopping.is_set():
             await self._ask(partial(self._leave_behind, left))
@@ -160,7 +162,7 @@ class Replay:
     async def _next(self, connection: Connection) -> tuple[Sequence[Place], dict[UUID, Sequence[OrderKey]]]:
         if await hold(connection, self._held) is not None:
             self.stop()
-        places = await outstanding(connection, self._held.run, limit=self._batch)
+        places = await outstanding(connection, self._held.run, limit=self._batch * _BATCHES_AT_ONCE)
         return places, dict(await keys_of(connection, [place.letter for place in places]))
 
     async def _loose_keys(self, connection: Connection) -> Sequence[OrderKey]:
