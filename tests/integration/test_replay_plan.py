@@ -129,6 +129,17 @@ async def test_what_is_parked_behind_the_letters_is_told(bench: Bench, pool: Poo
         assert plan.parked == 2
 
 
+async def test_events_that_wait_for_no_letter_any_more_are_told_and_are_work(bench: Bench, pool: Pool) -> None:
+    """After an erasure, or a run that was cut short: with no letters at all a run still has something to do."""
+    await bench.settle([of_key(0, K, BAD), of_key(1, K)])
+    await pool.execute("DELETE FROM tidegate.blocking_letter")
+    await pool.execute("UPDATE tidegate.dead_letter SET state = 'discarded'")
+
+    plan = await planned(pool)
+
+    assert (plan.letters, counts(plan), plan.is_empty) == ([], {HazardCode.LOOSE: 1}, False)
+
+
 async def test_whose_events_are_parked_counts_as_scope(bench: Bench, pool: Pool) -> None:
     """An actor limited to a tenant must not set another's events going from behind a letter."""
     await bench.settle([of_key(0, K, BAD), of_key(1, K)])

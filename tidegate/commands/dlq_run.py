@@ -150,7 +150,7 @@ def go(app: str | None, kind: RunKind, words: Words, how: How) -> None:
         _show_import(asking)
     else:
         plan = wait_for(_plan(asking))
-        command = asking.next_command(plan) if plan.letters else None
+        command = None if plan.is_empty else asking.next_command(plan)
         if how.as_json:
             print_json({**plain_plan(plan), "is_done": False, "next": command})
         else:
@@ -290,7 +290,7 @@ async def _asked(asking: _Asking, connection: Connection, actor: Actor) -> Asked
     plan = await _planned(asking, connection)
     for hazard in plan.hazards:
         say(hazard.sentence)
-    if plan.letters:
+    if plan.letters or not (plan.is_empty or asking.words.letters):
         return asking.asked(plan, plan.letters)
     why = next((h for h in plan.hazards if h.code in (HazardCode.REPLAYING, HazardCode.QUARANTINED)), None)
     if why is not None:

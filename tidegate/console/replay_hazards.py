@@ -17,6 +17,7 @@ _MOST_NAMED = 10
 class HazardCode(StrEnum):
     """A closed set: what a plan warns of."""
 
+    LOOSE = "loose"
     PARKED = "parked"
     HELD = "held"
     BEHIND = "behind"
@@ -39,9 +40,10 @@ class HazardCode(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hazard:
-    """`count` letters (parked events for `parked` and `held`) are so. `remedy` says what can be done, if anything.
+    """`count` letters (parked events for `parked` and `held`, keys for `loose`) are so.
 
-    `sample`: one of the letters, or the earlier one that stands in their way.
+    `remedy` says what can be done, if anything. `sample`: one of the letters, or the earlier one that stands in their
+    way.
     """
 
     code: HazardCode
@@ -72,6 +74,7 @@ class Found:
     """What the hazards of a plan are told from. `states`: letters that were asked for and are not in it.
 
     `facts`: counts and samples of its letters by name; `most_replays`: after how many failures one is quarantined.
+    `loose`: keys of the job whose sequences begin with a parked event.
     """
 
     job: str
@@ -84,6 +87,7 @@ class Found:
     facts: Mapping[str, Any]
     states: Mapping[LetterState, int] = field(default_factory=dict)
     runs: Sequence[int] = ()
+    loose: int = 0
 
 
 def hazards_of(found: Found) -> Sequence[Hazard]:
@@ -102,6 +106,12 @@ def command_of(kind: RunKind) -> str:
 def _of_order(found: Found) -> Iterator[Hazard]:
     of = found.sequences
     done = "replayed" if found.kind is RunKind.REPLAY else "discarded"
+    yield Hazard(
+        code=HazardCode.LOOSE,
+        count=found.loose,
+        sentence=f"of {_count(found.loose, 'key')} of the job events wait with no letter before them: a run was cut "
+        "short there, or a letter was erased; any run of the job handles them first",
+    )
     yield Hazard(
         code=HazardCode.PARKED,
         count=of.free,

@@ -13,11 +13,12 @@ from uuid import UUID
 import asyncpg
 
 from dlq.runs import RunKind
+from dlq.sequences import loose_keys
 from dlq.states import UNRESOLVED, LetterState
 from inbox.store import claims_since, find_job
 from tidegate.app import App
 from tidegate.console.letters import LetterFilter, filter_arguments
-from tidegate.console.replay_hazards import Found, Hazard, Sequences, hazards_of
+from tidegate.console.replay_hazards import Found, Hazard, HazardCode, Sequences, hazards_of
 from tidegate.jobs.declaration import Job
 from tidegate_kernel.errors import Misconfigured
 from tidegate_kernel.event import JobId, Scope
@@ -81,6 +82,11 @@ class ReplayPlan:
     parked_first: Sequence[ParkedEvent]
     scopes: Sequence[Scope]
     hazards: Sequence[Hazard]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether a run would find nothing to do: no letters, and nothing that an earlier one has left loose."""
+        return not self.letters and all(hazard.code is not HazardCode.LOOSE for hazard in self.hazards)
 
 
 async def plan_replay(
@@ -190,6 +196,7 @@ class _Planner:
             facts=facts,
             states=Counter(LetterState(row["state"]) for row in left_out),
             runs=await self._runs(left_out),
+            loose=len(await loose_keys(self.connection, self.number)),
         )
         return ReplayPlan(
             job=self.job.code,
