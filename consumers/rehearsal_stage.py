@@ -113,9 +113,9 @@ class Stage:
         entries: list[Entry] = []
         for link in links:
             if link.letter is not None and (letter := letters.get(link.letter)) is not None:
-                entries.append(Entry(link, step.key, letter.current, letter, letter.claim))
+                entries.append(Entry.of(link, step.key, letter))
             elif link.parked is not None and (event := parked.get(link.parked)) is not None:
-                entries.append(Entry(link, step.key, event.record, None, event.claim))
+                entries.append(Entry.of(link, step.key, event))
         return entries
 
     async def _try(self, step: Step, entries: Sequence[Entry]) -> bool:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
 from uuid import UUID
@@ -16,8 +16,8 @@ from consumers.replay_hands import Hands
 from consumers.replay_verdicts import Taken, Verdicts
 from consumers.replay_work import Group, look
 from dlq.parking import OrderKey
-from dlq.runs import LEASE_SECONDS, Hold, Outcome, Place, RunState, decide, end, hold, outstanding
-from dlq.sequences import beginnings, keys_of, loose_keys
+from dlq.runs import LEASE_SECONDS, Hold, Outcome, Place, RunState, decide, decided_in, end, hold, outstanding
+from dlq.sequences import Link, first_links, keys_of, loose_keys, open_letters
 from tidegate_kernel.clock import Clock
 from tidegate_kernel.errors import Transient
 from tidegate_kernel.postgres import Connection
@@ -78,6 +78,7 @@ class Replay:
         self._stopping = asyncio.Event()
         self._decided: set[UUID] = set()
         self._ahead = 0.0
+        self._is_unsure = False
         self.tally = ReplayTally()
 
     def stop(self) -> None:
@@ -92,10 +93,15 @@ class Replay:
         await self._work_off(await self._ask(self._loose_keys))
         while not self._stopping.is_set():
             places, keys = await self._ask(self._next)
-            if not places:
+            if places:
+                await self._take_up(places, keys)
+            elif self._is_unsure:
+                # Whose events may go on now was in an answer that was lost, perhaps.
+                self._is_unsure = False
+                await self._work_off(await self._ask(self._loose_keys))
+            else:
                 await self._ask(partial(self._end, RunState.DONE))
                 return True
-            await self._take_up(places, keys)
         await self._ask(partial(self._end, RunState.STOPPED))
         return False
 
@@ -104,26 +110,33 @@ class Replay:
         self._decided.clear()
         for group in _groups(place for place in places if place.letter not in keys):
             for start in range(0, len(group.letters), self._batch):
-                part = group.letters[start : start + self._batch]
-                await self._step(Group(group.topic, group.topic_id, group.partition, letters=part))
+                await self._work_off_letters(replace(group, letters=group.letters[start : start + self._batch]))
         await self._work_off(list(dict.fromkeys(key for place in places for key in keys.get(place.letter, ()))))
         left = [place.letter for place in places if place.letter not in self._decided]
-        if left and not self._stopping.is_set():
+        if left and (self._is_unsure or not self._stopping.is_set()):
             await self._ask(partial(self._leave_behind, left))
+
+    async def _work_off_letters(self, group: Group) -> None:
+        """Nothing of the group is left that this run can handle: a batch takes as many of it as fit into memory."""
+        while group.letters and not (await self._step(group)).is_empty:
+            group = replace(group, letters=[letter for letter in group.letters if letter not in self._decided])
 
     async def _work_off(self, keys: Sequence[OrderKey]) -> None:
         """The sequences of the keys are empty, or begin with what this run cannot handle."""
         pending = dict.fromkeys(keys)
+        stuck: dict[OrderKey, Link] = {}
         while pending and not self._stopping.is_set():
             some = list(pending)[: self._batch]
-            groups, gone = await self._ask(partial(self._groups_of, some))
-            for key in gone:
-                del pending[key]
-            for group in groups:
+            heads = await self._ask(partial(self._heads, some))
+            going = {key: head for key, head in heads.items() if head != stuck.get(key)}
+            for key in (*some, *heads):
+                if key not in going:
+                    pending.pop(key, None)
+            for group in _groups_of(going):
                 taken = await self._step(group)
                 if taken.is_empty:
-                    for key in group.keys:
-                        del pending[key]
+                    # Unless somebody else has just taken the head, or our own answer was lost: then there is another.
+                    stuck |= {key: going[key] for key in group.keys}
                 pending |= dict.fromkeys(taken.freed)
 
     async def _step(self, group: Group) -> Taken:
@@ -136,6 +149,7 @@ class Replay:
                 taken = await self._hands.attempt(work, attempts, self._verdicts)
             except Transient as error:
                 attempts.tries += 1
+                self._is_unsure = True
                 await self._wait(error, attempts.tries)
             else:
                 await self._note(taken)
@@ -168,22 +182,32 @@ class Replay:
     async def _loose_keys(self, connection: Connection) -> Sequence[OrderKey]:
         return await loose_keys(connection, self._held.job)
 
-    async def _groups_of(
-        self, keys: Sequence[OrderKey], connection: Connection
-    ) -> tuple[Sequence[Group], Sequence[OrderKey]]:
-        """The keys by where their sequences begin, and those that have none."""
-        begin = await beginnings(connection, self._held.job, keys, limit=1)
-        groups: dict[tuple[str, UUID, int], list[OrderKey]] = defaultdict(list)
-        for key, links in begin.items():
-            groups[key.topic, links[0].topic_id, links[0].partition].append(key)
-        return [Group(*place, keys=of) for place, of in groups.items()], [key for key in keys if key not in begin]
+    async def _heads(self, keys: Sequence[OrderKey], connection: Connection) -> dict[OrderKey, Link]:
+        """Where the sequences of the keys begin, if with something that this run may handle.
+
+        With those of other keys that a letter among these blocks, too: it is handled when it comes first in all.
+        """
+        heads = await first_links(connection, self._held.job, keys)
+        letters = [head.letter for head in heads.values() if head.letter is not None]
+        blocked = await keys_of(connection, letters)
+        others = list({key for each in blocked.values() for key in each} - set(keys))
+        heads |= await first_links(connection, self._held.job, others) if others else {}
+        still_open = await open_letters(connection, self._held.run, letters)
+        return {
+            key: head
+            for key, head in heads.items()
+            if not head.is_held_back and (head.letter is None or head.letter in still_open)
+        }
 
     async def _leave_behind(self, letters: Sequence[UUID], connection: Connection) -> None:
+        """Those of the letters that nothing has become of stay. What of them was decided in a batch whose answer was
+        lost is told now."""
         async with connection.transaction():
             await hold(connection, self._held)
-            outcomes = dict.fromkeys(letters, Outcome.BEHIND)
-            await decide(connection, self._held, outcomes, most_replays=self._verdicts.most_replays)
-        self._tell(Taken(outcomes))
+            known = await decided_in(connection, self._held.run, letters)
+            behind = {} if self._stopping.is_set() else dict.fromkeys(set(letters) - known.keys(), Outcome.BEHIND)
+            await decide(connection, self._held, behind, most_replays=self._verdicts.most_replays)
+        self._tell(Taken({**known, **behind}))
 
     async def _end(self, state: RunState, connection: Connection) -> None:
         async with connection.transaction():
@@ -236,6 +260,14 @@ class Replay:
             await self._once(lambda connection: hold(connection, self._held))
         except Transient as error:
             self._on_wait(error)  # whether the run is still ours shows when Postgres is back
+
+
+def _groups_of(heads: Mapping[OrderKey, Link]) -> Iterable[Group]:
+    """The keys by the partition in which their sequences begin."""
+    groups: dict[tuple[str, UUID, int], list[OrderKey]] = defaultdict(list)
+    for key, head in heads.items():
+        groups[key.topic, head.topic_id, head.partition].append(key)
+    return [Group(*place, keys=of) for place, of in groups.items()]
 
 
 def _groups(places: Iterable[Place]) -> Iterable[Group]:

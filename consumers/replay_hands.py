@@ -17,15 +17,15 @@ from consumers.ledger import Ledger
 from consumers.letters import failure_of_undecoded
 from consumers.order import Gate, Order
 from consumers.projecting import project
-from consumers.replay_verdicts import Made, Taken, Verdicts
+from consumers.replay_verdicts import STAYS, Made, Taken, Verdicts
 from consumers.replay_work import Entry, Work, confirm
 from consumers.trying import as_a_whole_or_apart
-from dlq.parking import record_key
+from dlq.parking import OrderKey, record_key
 from dlq.runs import Outcome, RunKind
 from inbox.identity import ClaimKey, ClaimRule
-from inbox.store import claim_by_hand, claimed_by_others
+from inbox.store import ByHand, claim_by_hand, claimed_by_others
 from projections.sink import Sink
-from tidegate_kernel.errors import RetryLater, Transient
+from tidegate_kernel.errors import RetryLater, TidegateError, Transient
 from tidegate_kernel.event import JobId
 from tidegate_kernel.postgres import Connection
 
@@ -65,12 +65,12 @@ def _open(work: Work, attempts: Attempts, decoder: Decoder, ledger: Ledger, kind
     made = Made()
     handled: list[Entry] = []
     for entry in work.entries:
-        if entry.letter is not None and (kind is RunKind.DISCARD or entry.is_discarded):
+        if entry.is_discarded or (entry.letter is not None and kind is RunKind.DISCARD):
             made.outcomes[entry.record.offset] = Outcome.DISCARDED
         elif not decoder.reads(entry.record.topic):
             if entry.letter is not None:
                 made.outcomes[entry.record.offset] = Outcome.REFUSED
-        elif entry.has_nothing or not decoder.reads(entry.record.topic):
+        elif entry.has_nothing:
             made.outcomes[entry.record.offset] = Outcome.REFUSED
         else:
             handled.append(entry)
@@ -100,29 +100,78 @@ def _claims(rule: ClaimRule, batch: Batch, arrivals: Sequence[Arrival], entries:
 
 
 class _Claiming(Protocol):
-    """Asks for claims, and may make them; returns the indexes of those that somebody else has."""
+    """Asks for claims, and may make them."""
 
     async def __call__(
         self, connection: Connection, job: JobId, keys: Sequence[ClaimKey], *, failed_on: Sequence[date | None]
-    ) -> frozenset[int]: ...
+    ) -> ByHand: ...
 
 
-async def _fresh(
-    connection: Connection, job: JobId, opened: _Opened, claiming: _Claiming = claim_by_hand
-) -> Sequence[Arrival]:
-    """In the caller's transaction: the events that nobody but these entries has claimed; the others are done with."""
+class _Fresh(NamedTuple):
+    """Events that nobody but their entries has claimed. `new`: offsets of those that had not been claimed at all."""
+
+    arrivals: Sequence[Arrival]
+    new: frozenset[int] = frozenset()
+
+
+async def _fresh(connection: Connection, job: JobId, opened: _Opened, claiming: _Claiming = claim_by_hand) -> _Fresh:
+    """In the caller's transaction: what is to be handled, claimed; the other events are done with."""
     made, claims, entries = opened.made, opened.claims, opened.entries
     failed_on = []
     for key, arrival in zip(claims.keys, claims.firsts, strict=True):
         entry = entries[arrival.record.offset]
         failed_on.append(entry.failed_on if entry.claim == (key.bucket, key.id) else None)
-    others = await claiming(connection, job, claims.keys, failed_on=failed_on) if claims.keys else frozenset()
+    if not claims.keys:
+        return _Fresh([])
+    others, new = await claiming(connection, job, claims.keys, failed_on=failed_on)
     fresh = claims.fresh(others)
     offsets = {arrival.record.offset for arrival in fresh}
     for arrival in opened.decoded.events:
         if arrival.record.offset not in offsets:
             made.outcomes[arrival.record.offset] = Outcome.ALREADY_PROCESSED
-    return fresh
+    return _Fresh(fresh, frozenset(claims.firsts[index].record.offset for index in new))
+
+
+class _ClaimedInVain(TidegateError):
+    """Events have to wait, and some of their claims are new: roll back, and leave those at `offsets` alone.
+
+    Nobody would remember such a claim: the next replay would take it for that of another delivery, which was handled.
+    """
+
+    def __init__(self, offsets: frozenset[int]) -> None:
+        super().__init__("claimed, and not handled")
+        self.offsets = offsets
+
+
+class _SequenceGate(Gate):
+    """Also keeps back what stands in a sequence behind a failure, whatever key the job reads from the events by now.
+
+    An edit, or a release, may have given them other keys; the sequence goes on from its first entry that stays.
+    """
+
+    def __init__(self, order: Order | None, entries: Mapping[int, Entry]) -> None:
+        super().__init__(order)
+        self._entries = entries
+
+    def keys(self, arrival: Arrival) -> Sequence[OrderKey]:
+        keys, stands_in = super().keys(arrival), self._entries[arrival.record.offset].key
+        return keys if stands_in is None or stands_in in keys else (*keys, stands_in)
+
+    def admits(self, arrival: Arrival) -> bool:
+        is_admitted = super().admits(arrival)
+        if not is_admitted:
+            self.stay(arrival.record.offset)
+        return is_admitted
+
+    def fail(self, arrival: Arrival) -> None:
+        super().fail(arrival)
+        self.stay(arrival.record.offset)
+
+    def stay(self, offset: int) -> None:
+        """What is behind the entry in its sequence has to wait."""
+        stands_in = self._entries[offset].key
+        if stands_in is not None:
+            self._close(stands_in, offset)
 
 
 class CommandHands:
@@ -142,12 +191,16 @@ class CommandHands:
         self._order, self._kind = order, kind
 
     async def attempt(self, work: Work, attempts: Attempts, verdicts: Verdicts) -> Taken:
-        return await as_a_whole_or_apart(
-            attempts,
-            self._judge,
-            whole=partial(self._all_at_once, work, attempts, verdicts),
-            apart=partial(self._one_by_one, work, attempts, verdicts),
-        )
+        while True:
+            try:
+                return await as_a_whole_or_apart(
+                    attempts,
+                    self._judge,
+                    whole=partial(self._all_at_once, work, attempts, verdicts),
+                    apart=partial(self._one_by_one, work, attempts, verdicts),
+                )
+            except _ClaimedInVain as waiting:
+                work = work.without(waiting.offsets)
 
     async def _all_at_once(self, work: Work, attempts: Attempts, verdicts: Verdicts) -> Taken:
         opened = self._open(work, attempts)
@@ -156,7 +209,7 @@ class CommandHands:
             await confirm(connection, verdicts.held, work, silence_limit=verdicts.silence_limit)
             fresh = await _fresh(connection, self._ledger.origin.job, opened)
             gate = self._gate(opened)
-            admitted = gate.admitted(fresh)
+            admitted = gate.admitted(fresh.arrivals)
             if admitted:
                 opened.made.published += await self._dispatcher.dispatch(admitted, connection, prepared)
             self._leave_waiting(opened.made, gate, fresh)
@@ -171,7 +224,7 @@ class CommandHands:
                 await confirm(connection, verdicts.held, work, silence_limit=verdicts.silence_limit)
                 fresh = await _fresh(connection, self._ledger.origin.job, opened)
                 gate = self._gate(opened)
-                await isolation.run(connection, fresh, prepared, gate)
+                await isolation.run(connection, fresh.arrivals, prepared, gate)
                 self._leave_waiting(opened.made, gate, fresh)
                 for failure in isolation.failures:
                     opened.made.fail(failure)
@@ -189,7 +242,7 @@ class CommandHands:
         isolation = Isolation(opened.batch, opened.claims.by_offset(), self._dispatcher, self._judge)
         fresh = await _fresh(connection, self._ledger.origin.job, opened, claimed_by_others)
         gate = self._gate(opened)
-        await isolation.run(connection, fresh, {}, gate)
+        await isolation.run(connection, fresh.arrivals, {}, gate)
         self._leave_waiting(opened.made, gate, fresh)
         for failure in isolation.failures:
             opened.made.fail(failure)
@@ -203,19 +256,24 @@ class CommandHands:
 
     def _gate(self, opened: _Opened) -> Gate:
         """What is behind a record that is as undecodable as ever, or of which nothing is there, has to wait."""
-        gate = Gate(self._order)
-        for entry in opened.entries.values() if self._order is not None else ():
-            if opened.made.outcomes.get(entry.record.offset) is Outcome.REFUSED:
-                gate.close_behind(entry.record, entry.key)
+        gate = _SequenceGate(self._order, opened.entries)
+        for offset, outcome in opened.made.outcomes.items():
+            if outcome in STAYS:
+                gate.stay(offset)
         for undecoded in opened.decoded.failures if self._order is not None else ():
             gate.close_behind(undecoded.record, record_key(undecoded.record))
         return gate
 
-    def _leave_waiting(self, made: Made, gate: Gate, fresh: Sequence[Arrival]) -> None:
-        for arrival in fresh if gate.is_closed else ():
-            if not gate.admits(arrival):
-                del made.outcomes[arrival.record.offset]
+    def _leave_waiting(self, made: Made, gate: Gate, fresh: _Fresh) -> None:
+        """Raises _ClaimedInVain."""
         made.blocking = dict(gate.letters)
+        if not gate.is_closed:
+            return
+        waiting = frozenset(a.record.offset for a in fresh.arrivals if not gate.admits(a))
+        if waiting & fresh.new:
+            raise _ClaimedInVain(waiting)
+        for offset in waiting:
+            del made.outcomes[offset]
 
     async def _prepare(self, arrivals: Sequence[Arrival]) -> Prepared:
         if not self._dispatcher.prepares:
@@ -240,7 +298,7 @@ class ProjectionHands:
         async with self._ledger.transaction() as connection:
             await confirm(connection, verdicts.held, work, silence_limit=verdicts.silence_limit)
             fresh = await _fresh(connection, self._ledger.origin.job, opened)
-            for failure in projected.letters(fresh):
+            for failure in projected.letters(fresh.arrivals):
                 made.fail(failure)
             for undecoded in opened.decoded.failures:
                 made.fail(failure_of_undecoded(opened.batch, undecoded))
@@ -251,7 +309,7 @@ class ProjectionHands:
         opened = _open(work, attempts, self._decoder, self._ledger, RunKind.REPLAY)
         projected = project(opened.batch, opened.decoded, opened.claims, self._sink)
         fresh = await _fresh(connection, self._ledger.origin.job, opened, claimed_by_others)
-        for failure in projected.letters(fresh):
+        for failure in projected.letters(fresh.arrivals):
             opened.made.fail(failure)
         for undecoded in opened.decoded.failures:
             opened.made.fail(failure_of_undecoded(opened.batch, undecoded))

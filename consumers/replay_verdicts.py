@@ -138,6 +138,7 @@ def _as_it_came(failure: Failure, entry: Entry) -> Failure:
 
     Without it a later replay would take the event's own claim for somebody else's, and the event for done.
     """
-    if entry.of_letter is not None:
-        return replace(failure, record=entry.of_letter.record)
-    return failure if failure.claim is not None else replace(failure, claim=entry.claim)
+    failure = replace(failure, record=entry.original)
+    if entry.of_letter is not None or failure.claim is not None:
+        return failure
+    return replace(failure, claim=entry.claim)

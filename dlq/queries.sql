@@ -331,7 +331,13 @@ FOR UPDATE;
 -- name: take_run
 -- The run is this holder's, under a new token. $1 run, $2 holder, $3 seconds of the lease.
 UPDATE tidegate.replay AS r
-SET state = 'running', token = r.token + 1, holder = $2, lease_until = now() + make_interval(secs => $3), stop_asked_by = NULL
+SET
+    state = 'running',
+    token = r.token + 1,
+    holder = $2,
+    lease_until = clock_timestamp() + make_interval(secs => $3),
+    stop_asked_by = NULL,
+    finished_at = NULL
 WHERE r.id = $1
 RETURNING r.token;
 
@@ -432,7 +438,7 @@ WITH undecided AS MATERIALIZED (
 )
 SELECT
     d.id, d.topic, d.topic_id, d.partition, d."offset", d.recorded_at, d.key, d.value, d.header_names, d.header_values,
-    d.claimed_bucket, d.claimed_id, d.first_failed_at, d.has_payload, c.kind AS correction, c.value AS corrected_value
+    d.claimed_bucket, d.claimed_id, d.last_failed_at, d.has_payload, c.kind AS correction, c.value AS corrected_value
 FROM undecided AS u
 JOIN tidegate.dead_letter AS d ON d.id = u.letter
 LEFT JOIN tidegate.correction AS c
@@ -440,6 +446,30 @@ LEFT JOIN tidegate.correction AS c
         AND c."offset" = d."offset"
 -- Not "=": by statistics from before the run hardly any letter is so, and an index of states looks cheap.
 WHERE d.state IS NOT DISTINCT FROM 'replaying';
+
+-- name: open_letters
+-- Those of some letters that a run has yet to decide about: where their records stand, and how many bytes they hold. Of a
+-- long value only its length is read. $1 run, $2 letters.
+WITH undecided AS MATERIALIZED (
+    SELECT r.letter
+    FROM unnest($2::uuid[]) AS w (letter)
+    JOIN tidegate.replay_letter AS r USING (letter)
+    WHERE r.replay = $1 AND r.outcome IS NULL
+)
+SELECT
+    d.id, d."offset", d.topic_id, d.partition,
+    coalesce(octet_length(d.value), 0) + coalesce(octet_length(c.value), 0) AS bytes
+FROM undecided AS u
+JOIN tidegate.dead_letter AS d ON d.id = u.letter
+LEFT JOIN tidegate.correction AS c
+    ON c.job = d.job AND c.topic = d.topic AND c.topic_id = d.topic_id AND c.partition = d.partition
+        AND c."offset" = d."offset"
+-- Not "=", as in letters_of_run.
+WHERE d.state IS NOT DISTINCT FROM 'replaying';
+
+-- name: bytes_of_events
+-- How many bytes some parked events hold. $1 their numbers.
+SELECT p.id, coalesce(octet_length(p.value), 0) AS bytes FROM tidegate.parked AS p WHERE p.id = ANY ($1::bigint[]);
 
 -- name: lock_letters_of_run
 -- Those of some letters that a run has yet to decide about, locked. $1 run, $2 letters.
@@ -458,11 +488,14 @@ ORDER BY d.id
 FOR UPDATE OF d;
 
 -- name: parked_records
--- The records of parked events. $1 their numbers.
+-- The records of parked events, and what was decided about them since, as letters that they were as well. $1 their numbers.
 SELECT
     p.id, p.topic, p.topic_id, p.partition, p."offset", p.recorded_at, p.key, p.value, p.header_names, p.header_values,
-    p.claimed_bucket, p.claimed_id
+    p.claimed_bucket, p.claimed_id, c.kind AS correction, c.value AS corrected_value
 FROM tidegate.parked AS p
+LEFT JOIN tidegate.correction AS c
+    ON c.job = p.job AND c.topic = p.topic AND c.topic_id = p.topic_id AND c.partition = p.partition
+        AND c."offset" = p."offset"
 WHERE p.id = ANY ($1::bigint[]);
 
 -- name: decide_letters
@@ -495,6 +528,12 @@ told AS (
 )
 SELECT t.id, t.key, t.state, t.decided_at FROM told AS t WHERE t.decided_at IS NOT NULL ORDER BY t.id;
 
+-- name: decided_in_run
+-- What has become of those of some letters that a run has decided about. $1 run, $2 letters.
+SELECT r.letter, r.outcome
+FROM tidegate.replay_letter AS r
+WHERE r.replay = $1 AND r.letter = ANY ($2::uuid[]) AND r.outcome IS NOT NULL;
+
 -- name: leave_letters
 -- What a run has not decided stays as it was before it. $1 run, $2 outcome that says so.
 WITH left_over AS (
@@ -518,6 +557,12 @@ UPDATE tidegate.blocked_key AS b
 SET parked = b.parked - g.events
 FROM (SELECT topic, order_key, count(*) AS events FROM gone GROUP BY topic, order_key) AS g
 WHERE b.job = $1 AND b.topic = g.topic AND b.key = g.order_key;
+
+-- name: reopen_letters
+-- Letters that were taken for done, because their events waited in their own right, and have failed now. $1 letters.
+UPDATE tidegate.dead_letter AS d
+SET state = 'dead', decided_at = NULL
+WHERE d.id = ANY ($1::uuid[]) AND d.state IN ('already_processed', 'superseded');
 
 -- name: put_letters
 -- Letters in the place of parked events that failed. $1 job, $2 letters, $3 topics, $4 keys, $5 turns, $6 offsets.
@@ -614,7 +659,7 @@ SELECT set_config('lock_timeout', $1::text, true);
 -- The records of some letters; value: as corrected. $1 letters.
 SELECT
     d.id, d.topic, d.topic_id, d.partition, d."offset", d.recorded_at, d.key, d.value, d.header_names, d.header_values,
-    d.claimed_bucket, d.claimed_id, d.first_failed_at, d.has_payload, c.kind AS correction, c.value AS corrected_value
+    d.claimed_bucket, d.claimed_id, d.last_failed_at, d.has_payload, c.kind AS correction, c.value AS corrected_value
 FROM unnest($1::uuid[]) AS w (letter)
 JOIN tidegate.dead_letter AS d ON d.id = w.letter
 LEFT JOIN tidegate.correction AS c

@@ -255,6 +255,12 @@ async def decide(
     return [Decided(row["id"], row["key"], LetterState(row["state"]), row["decided_at"]) for row in rows]
 
 
+async def decided_in(connection: Connection, run: int, letters: Sequence[UUID]) -> Mapping[UUID, Outcome]:
+    """Returns what has become of those of the letters that the run has decided about."""
+    rows = await connection.fetch(_QUERIES["decided_in_run"], run, list(letters))
+    return {row["letter"]: Outcome(row["outcome"]) for row in rows}
+
+
 async def end(connection: Connection, run: int, state: RunState) -> None:
     """In the caller's transaction: the run has come to an end; undecided letters are as they were before it."""
     await connection.execute(_QUERIES["leave_letters"], run, Outcome.NOT_TRIED)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -40,7 +40,7 @@ class LetterRecord:
     record: StoredRecord
     topic_id: UUID
     claim: tuple[date, UUID] | None
-    first_failed_at: datetime
+    last_failed_at: datetime
     has_payload: bool
     correction: str | None
     corrected_value: bytes | None
@@ -48,20 +48,31 @@ class LetterRecord:
     @property
     def current(self) -> StoredRecord:
         """The record as it is to be handled now."""
-        if self.correction != "edit":
-            return self.record
-        old = self.record
-        return StoredRecord(
-            old.topic, old.partition, old.offset, old.timestamp, old.key, self.corrected_value, old.headers
-        )
+        return replace(self.record, value=self.corrected_value) if self.correction == "edit" else self.record
 
 
 @dataclass(frozen=True, slots=True)
 class ParkedRecord:
-    """What a parked event holds, and its claim."""
+    """What a parked event holds, and its claim. `correction`: somebody has decided about its record meanwhile."""
 
     record: StoredRecord
     claim: tuple[date, UUID]
+    correction: str | None
+    corrected_value: bytes | None
+
+    @property
+    def current(self) -> StoredRecord:
+        """The record as it is to be handled now."""
+        return replace(self.record, value=self.corrected_value) if self.correction == "edit" else self.record
+
+
+class OpenLetter(NamedTuple):
+    """Where the record of a letter stands that a run has yet to decide, and how many bytes it holds."""
+
+    offset: int
+    topic_id: UUID
+    partition: int
+    bytes: int
 
 
 async def limit_silence(connection: Connection, limit: timedelta) -> None:
@@ -91,6 +102,11 @@ async def beginnings(
     return links
 
 
+async def first_links(connection: Connection, job: JobId, keys: Sequence[OrderKey]) -> dict[OrderKey, Link]:
+    """Returns what comes first in the sequences of those keys that have one."""
+    return {key: links[0] for key, links in (await beginnings(connection, job, keys, limit=1)).items()}
+
+
 async def keys_of(connection: Connection, letters: Sequence[UUID]) -> Mapping[UUID, Sequence[OrderKey]]:
     """Returns the keys that the letters block, nearly always one each; letters that block nothing are left out."""
     keys: dict[UUID, list[OrderKey]] = defaultdict(list)
@@ -108,6 +124,18 @@ async def letters_of_run(connection: Connection, run: int, letters: Sequence[UUI
     """Returns those of the letters that the run has yet to decide. Nobody changes what they hold until it has."""
     rows = await connection.fetch(_QUERIES["letters_of_run"], run, list(letters))
     return {row["id"]: _letter(row) for row in rows}
+
+
+async def open_letters(connection: Connection, run: int, letters: Sequence[UUID]) -> Mapping[UUID, OpenLetter]:
+    """Returns those of the letters that the run has yet to decide, without what they hold."""
+    rows = await connection.fetch(_QUERIES["open_letters"], run, list(letters))
+    return {row["id"]: OpenLetter(*list(row)[1:]) for row in rows}
+
+
+async def bytes_of_events(connection: Connection, numbers: Sequence[int]) -> Mapping[int, int]:
+    """Returns how many bytes parked events hold."""
+    rows = await connection.fetch(_QUERIES["bytes_of_events"], list(numbers))
+    return {row["id"]: row["bytes"] for row in rows}
 
 
 async def lock_letters(connection: Connection, run: int, letters: Sequence[UUID]) -> Set[UUID]:
@@ -130,7 +158,7 @@ async def in_order_of_places(connection: Connection, letters: Sequence[UUID]) ->
 async def parked_records(connection: Connection, numbers: Sequence[int]) -> Mapping[int, ParkedRecord]:
     """Returns the records of parked events, whose keys the caller has locked."""
     rows = await connection.fetch(_QUERIES["parked_records"], list(numbers))
-    return {row["id"]: ParkedRecord(stored_record(row), (row["claimed_bucket"], row["claimed_id"])) for row in rows}
+    return {row["id"]: _parked(row) for row in rows}
 
 
 class Failed(NamedTuple):
@@ -144,8 +172,12 @@ class Failed(NamedTuple):
 
 
 async def put_in_place(connection: Connection, job: JobId, failed: Sequence[Failed]) -> None:
-    """Letters stand where their events were parked. Take the events out afterwards, so that their keys stay blocked."""
+    """Letters stand where their events were parked. Take the events out afterwards, so that their keys stay blocked.
+
+    One that was there before its record was parked, and was done with because of that, is dead again.
+    """
     if failed:
+        await connection.execute(_QUERIES["reopen_letters"], [each.letter for each in failed])
         await connection.execute(
             _QUERIES["put_letters"],
             job,
@@ -182,11 +214,16 @@ def _letter(row: Any) -> LetterRecord:
         record=stored_record(row),
         topic_id=row["topic_id"],
         claim=None if claimed is None else (row["claimed_bucket"], claimed),
-        first_failed_at=row["first_failed_at"],
+        last_failed_at=row["last_failed_at"],
         has_payload=row["has_payload"],
         correction=row["correction"],
         corrected_value=row["corrected_value"],
     )
+
+
+def _parked(row: Any) -> ParkedRecord:
+    claim = (row["claimed_bucket"], row["claimed_id"])
+    return ParkedRecord(stored_record(row), claim, row["correction"], row["corrected_value"])
 
 
 def _columns(keys: Collection[OrderKey]) -> tuple[list[str], list[UUID]]:

@@ -59,32 +59,40 @@ async def claim_and_settle(
     return _duplicates(fence, row)
 
 
+class ByHand(NamedTuple):
+    """Indexes of keys: those that somebody else has, and those that nobody had."""
+
+    others: frozenset[int]
+    new: frozenset[int]
+
+
 async def claim_by_hand(
     connection: Connection, job: JobId, keys: Sequence[ClaimKey], *, failed_on: Sequence[date | None]
-) -> frozenset[int]:
-    """In the caller's transaction: `keys` (distinct) are claimed. Returns the indexes of those that somebody else has.
+) -> ByHand:
+    """In the caller's transaction: `keys` (distinct) are claimed, but for those that somebody else has.
 
-    `failed_on`: the day on which the letter failed that has made the claim; None where it has none under that key. A
-    claim that its letter has outlived is made again, unless a later delivery of the event did so, and was handled.
+    `failed_on`: the day on which the letter last failed that has made the claim; None where it has none under that key.
+    A claim that its letter has outlived is made again, unless a later delivery of the event did so, and was handled.
+    Whoever does not handle an event whose claim is new rolls back: the claim would be taken for somebody else's.
     """
     buckets, ids = _columns(keys)
     made = await connection.fetch(_QUERIES["claim_again"], job, buckets, ids)
     if len(made) == len(keys):
-        return frozenset()
+        return ByHand(frozenset(), frozenset(range(len(keys))))
     taken = {(row["bucket"], row["id"]) for row in made}
     old = [index for index, key in enumerate(keys) if (key.bucket, key.id) not in taken]
     chosen = ([column[index] for index in old] for column in (buckets, ids, failed_on))
     rows = await connection.fetch(_QUERIES["claims_of_others"], job, *chosen)
-    return frozenset(old[row["place"] - 1] for row in rows)
+    return ByHand(frozenset(old[row["place"] - 1] for row in rows), frozenset(range(len(keys))).difference(old))
 
 
 async def claimed_by_others(
     connection: Connection, job: JobId, keys: Sequence[ClaimKey], *, failed_on: Sequence[date | None]
-) -> frozenset[int]:
-    """Returns what `claim_by_hand` would, as of now, and claims nothing."""
+) -> ByHand:
+    """Returns the `others` of `claim_by_hand`, as of now, and claims nothing, so that none is `new`."""
     buckets, ids = _columns(keys)
     rows = await connection.fetch(_QUERIES["claims_of_others"], job, buckets, ids, list(failed_on))
-    return frozenset(row["place"] - 1 for row in rows)
+    return ByHand(frozenset(row["place"] - 1 for row in rows), frozenset())
 
 
 async def claim_for_letters(

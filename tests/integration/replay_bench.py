@@ -17,7 +17,7 @@ from consumers.replay_verdicts import Verdicts
 from dlq.runs import Hold, Outcome, Run, RunKind, Wish, read_run, resume_run, start_run
 from projections.sink import Sink
 from tests.integration.parking_bench import Note, note, parking_job
-from tidegate import App, Handler, handle
+from tidegate import App, Context, Handler, Rejected, handle
 from tidegate.assembly import Resources, replay_hands
 from tidegate.jobs.declaration import ConsumerJob, Job
 from tidegate_kernel.clock import SystemClock
@@ -26,6 +26,24 @@ from tidegate_kernel.postgres import Pool
 from tidegate_kernel.settings import Settings
 
 _WAITS_SHORT = RetryPolicy(name="replay")
+
+
+async def lenient(command: Note, ctx: Context[None]) -> None:
+    """The mended handler: takes negative numbers, too."""
+    await ctx.db.execute("INSERT INTO effect (id, n) VALUES ($1, $2)", command.id, command.n)
+
+
+def mended() -> list[Handler]:
+    return [handle(Note, lenient)]
+
+
+def failing_for(*ids: str) -> list[Handler]:
+    async def some_fail(command: Note, ctx: Context[None]) -> None:
+        await lenient(command, ctx)
+        if command.id in ids:
+            raise Rejected("not this one")
+
+    return [handle(Note, some_fail)]
 
 
 class ReplayBench:

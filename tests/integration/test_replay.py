@@ -9,9 +9,9 @@ import pytest
 
 from dlq.runs import Outcome, RunKind
 from tests.integration.parking_bench import BAD, GARBAGE, Bench, Note, make_bench, of_key, parking_job
-from tests.integration.replay_bench import ReplayBench
+from tests.integration.replay_bench import ReplayBench, failing_for, lenient, mended
 from tests.integration.road import MakeRoad
-from tidegate import Context, Handler, Rejected, handle
+from tidegate import Context, handle
 from tidegate_kernel.errors import AlreadyRunning, LeaseLost
 from tidegate_kernel.postgres import Pool
 
@@ -26,24 +26,6 @@ async def bench(make_road: MakeRoad) -> Bench:
 @pytest.fixture
 def replays(pool: Pool, database: str) -> ReplayBench:
     return ReplayBench(pool, database)
-
-
-async def lenient(command: Note, ctx: Context[None]) -> None:
-    """The mended handler: takes negative numbers, too."""
-    await ctx.db.execute("INSERT INTO effect (id, n) VALUES ($1, $2)", command.id, command.n)
-
-
-def mended() -> list[Handler]:
-    return [handle(Note, lenient)]
-
-
-def failing_for(*ids: str) -> list[Handler]:
-    async def some_fail(command: Note, ctx: Context[None]) -> None:
-        await lenient(command, ctx)
-        if command.id in ids:
-            raise Rejected("not this one")
-
-    return [handle(Note, some_fail)]
 
 
 def stopping(replays: ReplayBench) -> Callable[[Note, Context[None]], Awaitable[None]]:
