@@ -8,16 +8,19 @@ SOURCES := $(wildcard tidegate tidegate_kernel consumers inbox dlq projections e
 # A folder without a module would stop mypy.
 TYPED := $(foreach folder,$(SOURCES),$(if $(shell find $(folder) -name '*.py' -print -quit),$(folder)))
 
-.PHONY: help setup demo test check static up down status clean bench lock sabotage chaos
+.PHONY: help setup demo demo-dlq test check static up down status clean bench lock sabotage chaos
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: # reuses what is there
 	@scripts/setup
 
 demo: setup ## Start the servers, run the example shop's main job (the servers stay up)
 	@scripts/with-stack $(PY) -m examples.shop.demo
+
+demo-dlq: setup ## The same shop: a bad release, 300 dead orders, their replay killed in the middle and resumed
+	@scripts/with-stack $(PY) -m examples.shop.demo_dlq
 
 # Files of tests run side by side, on the same servers; `make test WORKERS=0` runs one test after the other.
 WORKERS ?= 2

@@ -172,6 +172,6 @@ def _commands() -> dict[str, frozenset[str]]:
 @pytest.mark.parametrize("document", _DOCUMENTS)
 def test_named_targets_exist(document: str) -> None:
     """As above, for make."""
-    targets = set(re.findall(r"^([a-z]+):", _read("Makefile"), re.MULTILINE))
-    named = set(re.findall(r"(?:^|`)(?:DEMO_\w+=\w+ )?make ([a-z]+)", _read(document), re.MULTILINE))
+    targets = set(re.findall(r"^([a-z-]+):", _read("Makefile"), re.MULTILINE))
+    named = set(re.findall(r"(?:^|`)(?:DEMO_\w+=\w+ )?make ([a-z-]+)", _read(document), re.MULTILINE))
     assert named <= targets, f"{document}: {named - targets}"
