@@ -40,6 +40,10 @@ Join = Callable[[Assigned, Revoked], AbstractAsyncContextManager[RecordSource]]
 
 _log = structlog.get_logger(__name__)
 
+# A cancellation can be lost: `asyncio.wait_for` of Python 3.11 returns instead where the answer comes in the same tick.
+_CANCELLATIONS = 5
+_BETWEEN_CANCELLATIONS_SECONDS = 1.0
+
 
 class ConsumerLoop:
     """Runs one job's live consumer until it is asked to stop. Use once."""
@@ -117,8 +121,7 @@ class ConsumerLoop:
             lanes = [tasks.create_task(lane.run(), name=f"lane-{lane.number}") for lane in self._running]
             await self._until_stopped([*upkeep, *lanes])
             await self._finish(lanes)
-            for task in upkeep:
-                task.cancel()
+            await _end(upkeep)
         if self._died is None:
             await self._commits.tell(source, self.holdings.settled())
         await self._steward.release(self.holdings.all())
@@ -215,3 +218,14 @@ class ConsumerLoop:
 
     async def give_up(self, held: Holding) -> None:
         await self._running[held.lane].give_up(held)
+
+
+async def _end(tasks: Sequence[asyncio.Task[None]]) -> None:
+    """The tasks, each of which goes on until it is cancelled, have ended."""
+    left = set(tasks)
+    for _ in range(_CANCELLATIONS):
+        for task in left:
+            task.cancel()
+        _, left = await asyncio.wait(tasks, timeout=_BETWEEN_CANCELLATIONS_SECONDS)
+        if not left:
+            return

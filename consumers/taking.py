@@ -86,9 +86,6 @@ class Taking:
                 await self._take(source, partition, survey)
             self._trouble = ""
         except Transient as error:
-            if (task := asyncio.current_task()) is not None and task.cancelling():
-                # A connection that breaks under a cancelled takeover raises its own error in the cancellation's place.
-                raise asyncio.CancelledError from error
             self._trouble = str(error)
             _log.warning(logs.TAKEOVER_FAILED, error=str(error))
             self._host.note_trouble(error)

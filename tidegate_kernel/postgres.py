@@ -88,10 +88,14 @@ def translated_errors(what: str) -> Iterator[None]:
     """Raises Transient instead of the driver's own errors that a repeat can cure; all others pass unchanged.
 
     Only for statements of our own: that one of them ran into its time-out means that it waited for a lock too long.
+    Raises CancelledError where the task is being cancelled: whoever waits and tries again must not outlive that.
     """
     try:
         yield
     except (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError) as error:
+        if (task := asyncio.current_task()) is not None and task.cancelling():
+            # Leaving a transaction on a connection that broke meanwhile raises this in the cancellation's place.
+            raise asyncio.CancelledError from error
         if is_transient(error) or isinstance(error, asyncpg.QueryCanceledError):
             # The first line only: Postgres puts values of the row into DETAIL, and this text is logged.
             raise Transient(f"{what}: {type(error).__name__}: {_first_line(error)}") from error
