@@ -87,12 +87,6 @@ async def keep_discards(connection: Connection, letters: Sequence[UUID], *, reas
     return len(await connection.fetch(_QUERIES["keep_discards"], list(letters), *texts))
 
 
-async def corrections_of(connection: Connection, letters: Sequence[UUID]) -> Mapping[UUID, Correction]:
-    """Returns what was decided about the records of `letters`, for those of which something was."""
-    rows = await connection.fetch(_QUERIES["corrections_of_letters"], list(letters))
-    return {row["letter"]: _correction(row) for row in rows}
-
-
 async def corrections_from(
     connection: Connection, job: JobId, topic: str, topic_id: UUID, partition: int, offset: int
 ) -> Mapping[int, Correction]:

@@ -629,13 +629,6 @@ ON CONFLICT (job, topic, topic_id, partition, "offset") DO UPDATE SET
 WHERE c.kind = 'edit'
 RETURNING c.letter;
 
--- name: corrections_of_letters
--- What was decided about the records of some letters. $1 letters.
-SELECT d.id AS letter, c.kind, c.value
-FROM tidegate.dead_letter AS d
-JOIN tidegate.correction AS c USING (job, topic, topic_id, partition, "offset")
-WHERE d.id = ANY ($1::uuid[]);
-
 -- name: corrections_from
 -- What was decided about records of a partition from an offset on, also while another generation of the job was the
 -- live one; of two decisions about a record the one that counts comes last: a discard is final.

@@ -19,7 +19,6 @@ from dlq.corrections import (
     Correction,
     CorrectionKind,
     corrections_from,
-    corrections_of,
     keep_discards,
     keep_edit,
 )
@@ -275,15 +274,13 @@ async def test_too_large_or_unknown_is_refused(road: Road) -> None:
             await keep_edit(connection, UUID(int=1), FIXED, reason="tests", made_by="anna")
 
 
-async def test_corrections_are_read_by_letter_and_by_place(road: Road) -> None:
-    """A replay asks by the letter, whoever reads a partition by where it begins; another topic of the name has none."""
+async def test_corrections_are_read_by_place(road: Road) -> None:
+    """Whoever reads a partition asks from where it begins; another topic of the name has none."""
     await edit(road.pool, 1, FIXED)
     await discard(road.pool, 3)
     job = JobId(road.parts.id)
-    first, third = await letter_at(road.pool, 1), await letter_at(road.pool, 3)
 
     async with road.pool.acquire() as connection:
-        by_letter = await corrections_of(connection, [first, third, UUID(int=1)])
         by_place = [await corrections_from(connection, job, "orders", TOPIC_ID, 0, offset) for offset in (0, 1, 2, 4)]
         elsewhere = [
             await corrections_from(connection, JobId(job + 1), "orders", TOPIC_ID, 0, 0),
@@ -291,7 +288,6 @@ async def test_corrections_are_read_by_letter_and_by_place(road: Road) -> None:
             await corrections_from(connection, job, "orders", TOPIC_ID, 1, 0),
         ]
 
-    assert by_letter == {first: edit_to(FIXED), third: DISCARD}
     assert by_place == [{1: edit_to(FIXED), 3: DISCARD}, {1: edit_to(FIXED), 3: DISCARD}, {3: DISCARD}, {}]
     assert elsewhere == [{}, {}, {}]
 

@@ -380,8 +380,7 @@ LIMIT $2
 WITH facts AS (
     SELECT
         d.id::text AS id, d.topic, d.key, d.first_failed_at, d.last_failed_at,
-        NOT d.has_payload AND c.kind IS NULL AND d.erased_at IS NULL AS is_absent,
-        d.erased_at IS NOT NULL AS is_erased,
+        NOT d.has_payload AND c.kind IS NULL AS is_absent,
         c.kind IS NOT DISTINCT FROM 'edit' AS is_edited,
         c.kind IS NOT DISTINCT FROM 'discard' AS is_passed_by,
         d.replay_count > 0 AS is_replayed,
@@ -401,8 +400,6 @@ SELECT
     count(DISTINCT (f.topic, f.key)) FILTER (WHERE f.key IS NOT NULL) AS keys,
     count(*) FILTER (WHERE f.is_absent) AS absent,
     min(f.id) FILTER (WHERE f.is_absent) AS absent_sample,
-    count(*) FILTER (WHERE f.is_erased) AS erased,
-    min(f.id) FILTER (WHERE f.is_erased) AS erased_sample,
     count(*) FILTER (WHERE f.is_edited) AS edited,
     min(f.id) FILTER (WHERE f.is_edited) AS edited_sample,
     count(*) FILTER (WHERE f.is_passed_by) AS passed_by,

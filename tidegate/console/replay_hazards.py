@@ -30,7 +30,6 @@ class HazardCode(StrEnum):
     HANDLED_SINCE = "handled_since"
     NO_PAYLOAD = "no_payload"
     UNREAD_TOPIC = "unread_topic"
-    ERASED = "erased"
     PASSED_BY = "passed_by"
     EDITED = "edited"
     REPLAYED_BEFORE = "replayed_before"
@@ -234,13 +233,6 @@ def _of_letters(found: Found) -> Iterator[Hazard]:
         "unread",
         "are of a topic that the job reads no more: they will be refused, and stay",
         "replay them with a version of the job that reads it, or discard them",
-    )
-    yield _letters(
-        found,
-        HazardCode.ERASED,
-        "erased",
-        "were erased: nothing is left to be handled",
-        "discard them to free their keys",
     )
     yield _letters(
         found, HazardCode.PASSED_BY, "passed_by", "were discarded by somebody before: they end as discarded, unhandled"
