@@ -11,8 +11,9 @@ import pytest
 
 from dlq.runs import FailureGroup, Outcome, Run, RunKind, RunState
 from dlq.states import LetterState
-from tidegate.commands.dlq_run import How, Words, go
+from tidegate.commands.dlq_run import go
 from tidegate.commands.dlq_run_output import next_commands, plain_run, shown_progress, state_of, told_run
+from tidegate.commands.dlq_words import How, Words
 from tidegate.replaying import ReplayProgress, ReplayReport
 from tidegate_kernel.errors import Misconfigured, Reason
 
@@ -84,8 +85,7 @@ def test_words_become_a_filter() -> None:
 )
 def test_words_that_contradict_each_other_are_refused(words: Words, more: dict[str, Any], told: str) -> None:
     """Before an application is loaded or a server asked: which of the two was meant is nothing to guess."""
-    how = How(reason="r", is_sure=True, is_forced=False, digest=None, rate=None, resume=None, from_topic=False,
-              as_json=False)._replace(**more)  # fmt: skip
+    how = How(reason="r", is_sure=True, **more)
 
     with pytest.raises(Misconfigured, match=told):
         go(None, RunKind.REPLAY, words, how)

@@ -9,7 +9,7 @@ from uuid import UUID
 import typer
 
 from tidegate.commands.dlq_edit import EXAMPLES as EDIT_EXAMPLES
-from tidegate.commands.dlq_edit import edit_command, letter_id
+from tidegate.commands.dlq_edit import edit_command
 from tidegate.commands.dlq_erase import EXAMPLES as ERASE_EXAMPLES
 from tidegate.commands.dlq_erase import erase_command
 from tidegate.commands.dlq_filters import (
@@ -23,6 +23,7 @@ from tidegate.commands.dlq_filters import (
     TypeName,
     Until,
     key_of,
+    letter_id,
     moment_of,
     states_of,
 )

@@ -13,6 +13,7 @@ import typer
 from dlq.corrections import LARGEST_VALUE
 from dlq.envelope import replay_instruction
 from tidegate.app import App
+from tidegate.commands.dlq_filters import letter_id
 from tidegate.commands.loading import load_app
 from tidegate.commands.options import (
     AppOption,
@@ -66,14 +67,6 @@ def edit_command(
         tell(f"kept; the letter stays {plan.state}. Next: {replay_instruction(plan.letter)}")
     else:
         say("nothing was changed; add --reason '…' --yes to keep it")
-
-
-def letter_id(text: str) -> UUID:
-    """Raises Misconfigured for what is no id of a letter."""
-    try:
-        return UUID(text)
-    except ValueError:
-        raise Misconfigured(f"{text!r} is no letter's id; 'tidegate dlq list' shows them") from None
 
 
 async def _plan(settings: Settings, app: App, letter: UUID, value: bytes) -> EditPlan:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated
+from uuid import UUID
 
 import typer
 
@@ -26,6 +27,14 @@ ErrorText = Annotated[
     str | None, typer.Option("--error", metavar="TEXT", help="With this in the error's class or message.")
 ]
 Key = Annotated[str | None, typer.Option(help="Of this record key.")]
+
+
+def letter_id(text: str) -> UUID:
+    """Raises Misconfigured for what is no id of a letter."""
+    try:
+        return UUID(text)
+    except ValueError:
+        raise Misconfigured(f"{text!r} is no letter's id; 'tidegate dlq list' shows them") from None
 
 
 def states_of(given: Sequence[str] | None) -> Sequence[LetterState]:

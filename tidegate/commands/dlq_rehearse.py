@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from tidegate.app import App
+from tidegate.commands.dlq_run_output import Tenths
 from tidegate.commands.options import actor_of, print_json, say, tell
 from tidegate.jobs.replays import Asked
 from tidegate.migrations.revisions import require_schema
@@ -70,12 +71,11 @@ class _Progress:
     """A line for each tenth, where it takes so long that somebody wants to know."""
 
     def __init__(self) -> None:
-        self._tenths = 0
+        self._tenths = Tenths(told=0)
 
     def show(self, letters: int, total: int) -> None:
-        tenths = 10 * letters // total if total else 10
-        if tenths > self._tenths and (tenths < 10 or not sys.stdout.isatty()):
-            self._tenths = tenths
+        is_worth_it = letters < total or not sys.stdout.isatty()
+        if self._tenths.is_new(letters, total) and is_worth_it:
             say(f"rehearsal: {letters:,} of {total:,} letters")
 
 

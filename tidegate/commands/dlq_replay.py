@@ -8,7 +8,8 @@ import typer
 
 from dlq.runs import RunKind
 from tidegate.commands.dlq_filters import Brand, ErrorText, Fingerprint, Key, Since, Status, Tenant, TypeName, Until
-from tidegate.commands.dlq_run import How, Words, go
+from tidegate.commands.dlq_run import go
+from tidegate.commands.dlq_words import How, Words
 from tidegate.commands.options import AppOption, JsonOption, examples
 from tidegate_kernel.errors import Reason
 
@@ -45,7 +46,6 @@ ResumeOption = Annotated[
 FromTopicOption = Annotated[
     bool, typer.Option("--from-topic", help="Bring the letters of the DLQ topic in first, as 'dlq import' does.")
 ]
-
 RehearseOption = Annotated[
     bool, typer.Option("--rehearse", help="What would become of them with today's code; all is rolled back.")
 ]
@@ -83,7 +83,11 @@ def replay_command(
         letters=letter or (), job=job, failed_for=failed_for, fingerprint=fingerprint, type=type_name, tenant=tenant,
         brand=brand, since=since, until=until, status=status or (), error=error, key=key,
     )  # fmt: skip
-    go(app, RunKind.REPLAY, words, How(reason, yes, force, digest, rate, resume, from_topic, as_json, rehearse))
+    how = How(
+        reason=reason, is_sure=yes, is_forced=force, digest=digest, rate=rate, resume=resume, from_topic=from_topic,
+        is_rehearsal=rehearse, as_json=as_json,
+    )  # fmt: skip
+    go(app, RunKind.REPLAY, words, how)
 
 
 def discard_command(
@@ -116,4 +120,7 @@ def discard_command(
         letters=letter or (), job=job, failed_for=failed_for, fingerprint=fingerprint, type=type_name, tenant=tenant,
         brand=brand, since=since, until=until, status=status or (), error=error, key=key,
     )  # fmt: skip
-    go(app, RunKind.DISCARD, words, How(reason, yes, force, digest, rate, resume, False, as_json))
+    how = How(
+        reason=reason, is_sure=yes, is_forced=force, digest=digest, rate=rate, resume=resume, as_json=as_json
+    )  # fmt: skip
+    go(app, RunKind.DISCARD, words, how)

@@ -5,34 +5,28 @@ from __future__ import annotations
 import asyncio
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 import typer
 
 from dlq.runs import RunKind
 from tidegate.app import App
-from tidegate.commands.dlq_edit import letter_id
-from tidegate.commands.dlq_filters import key_of, moment_of, states_of
-from tidegate.commands.dlq_run_output import (
-    plain_plan,
-    plain_report,
-    shown_progress,
-    told_plan,
-    told_report,
-)
+from tidegate.commands.dlq_filters import letter_id
+from tidegate.commands.dlq_run_output import plain_plan, plain_report, shown_progress, told_plan, told_report
+from tidegate.commands.dlq_words import How, Words, refuse_contradictions
 from tidegate.commands.loading import load_app
 from tidegate.commands.options import actor_of, print_json, say, settings_of, tell, wait_for
-from tidegate.console.letters import LetterFilter, read_letter
+from tidegate.console.letters import read_letter
 from tidegate.console.replay_hazards import HazardCode, command_of
 from tidegate.console.replay_plan import ReplayPlan, plan_replay
 from tidegate.jobs.declaration import Job
 from tidegate.jobs.replays import Asked, refuse_taken
 from tidegate.migrations.revisions import require_schema
-from tidegate_kernel.errors import Conflict, Misconfigured, Reason
+from tidegate_kernel.errors import Conflict, Misconfigured
 from tidegate_kernel.logs import configure_logs
 from tidegate_kernel.permissions import Actor
 from tidegate_kernel.postgres import Connection, connect
@@ -43,68 +37,6 @@ if TYPE_CHECKING:  # with it come the clients of Kafka and all sinks, which only
     from tidegate.replaying import ReplayReport
 
 _LEFT = 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Words:
-    """Which letters, as they were typed. The names are those of the options."""
-
-    letters: Sequence[str] = ()
-    job: str | None = None
-    failed_for: Reason | None = None
-    fingerprint: str | None = None
-    type: str | None = None
-    tenant: str | None = None
-    brand: str | None = None
-    since: str | None = None
-    until: str | None = None
-    status: Sequence[str] = ()
-    error: str | None = None
-    key: str | None = None
-
-    def given(self) -> Mapping[str, object]:
-        """Only what was typed, by option."""
-        told = {each.name.replace("_", "-"): getattr(self, each.name) for each in fields(self)}
-        return {name: value for name, value in told.items() if value not in (None, (), [])}
-
-    def for_audit(self) -> Mapping[str, object]:
-        """The same without the key, which is payload. So many letters that they would not fit are counted anyway."""
-        return {name: "not kept" if name == "key" else value for name, value in self.given().items()}
-
-    def spelled(self) -> Iterator[str]:
-        for name, value in self.given().items():
-            option = "--letter" if name == "letters" else f"--{name}"
-            for each in value if isinstance(value, list | tuple) else (value,):
-                yield from (option, str(each))
-
-    def filter(self) -> LetterFilter:
-        """Raises Misconfigured for a state or a moment that is none."""
-        return LetterFilter(
-            states=states_of(self.status),
-            reason=self.failed_for,
-            fingerprint=self.fingerprint,
-            event_type=self.type,
-            tenant=self.tenant,
-            brand=self.brand,
-            since=moment_of("--since", self.since),
-            until=moment_of("--until", self.until),
-            error=self.error,
-            key=key_of(self.key),
-        )
-
-
-class How(NamedTuple):
-    """How it is asked for, and shown."""
-
-    reason: str
-    is_sure: bool
-    is_forced: bool
-    digest: str | None
-    rate: int | None
-    resume: int | None
-    from_topic: bool
-    as_json: bool
-    is_rehearsal: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +51,7 @@ class _Asking:
 
     def next_command(self, plan: ReplayPlan) -> str:
         """What does it, to be pasted: the same words, bound to this plan."""
-        reason = shlex.quote(self.how.reason) if _is_said(self.how.reason) else "'…'"
+        reason = shlex.quote(self.how.said_reason) if self.how.said_reason else "'…'"
         force = " --force" if self.how.is_forced else ""
         rate = f" --rate {self.how.rate}" if self.how.rate else ""
         chosen = f"{command_of(self.kind)} {shlex.join(self.words.spelled())}{force}{rate}"
@@ -131,7 +63,7 @@ class _Asking:
             kind=self.kind,
             letters=letters,
             digest=plan.digest,
-            reason=self.how.reason if _is_said(self.how.reason) else "",
+            reason=self.how.said_reason,
             is_forced=self.how.is_forced,
             where=self.words.for_audit(),
             scopes=plan.scopes,
@@ -140,7 +72,7 @@ class _Asking:
 
 def go(app: str | None, kind: RunKind, words: Words, how: How) -> None:
     """Shows the plan, or does it. Ends with 1 where something is left of it."""
-    _refuse_contradictions(words, how)
+    refuse_contradictions(words, how)
     asking = _Asking(load_app(app), settings_of(), kind, words, how)
     if how.is_rehearsal:
         _rehearse(asking)
@@ -156,22 +88,6 @@ def go(app: str | None, kind: RunKind, words: Words, how: How) -> None:
         else:
             tell(*told_plan(plan))
             say(f"nothing was changed; to do it: {command}" if command else "there is nothing to be done")
-
-
-def _refuse_contradictions(words: Words, how: How) -> None:
-    given = set(words.given())
-    if how.is_rehearsal and (how.is_sure or how.rate or how.resume is not None or how.from_topic):
-        raise Misconfigured("--rehearse changes nothing: without --yes, --rate, --resume and --from-topic")
-    if how.resume is not None:
-        if given or how.digest or how.is_forced or how.from_topic:
-            raise Misconfigured("--resume takes a run as it is: no letters, filters, --digest, --force or --from-topic")
-        return
-    if how.from_topic and not words.job:
-        raise Misconfigured("--from-topic needs --job: each job has a DLQ topic of its own")
-    if not given:
-        raise Misconfigured("say which letters: --letter ID, or --job JOB with or without filters")
-    if words.letters and given - {"letters", "job"}:
-        raise Misconfigured("--letter names letters; filters choose among others: give one or the other")
 
 
 async def _plan(asking: _Asking) -> ReplayPlan:
@@ -273,9 +189,8 @@ async def _run(asking: _Asking, stop: asyncio.Event) -> ReplayReport | None:
             actor = await actor_of(settings, connection)
             asked = None if how.resume is not None else await _asked(asking, connection, actor)
         if how.resume is not None:
-            reason = how.reason if _is_said(how.reason) else ""
             return await resume_replay(
-                app, settings, how.resume, options, kind=asking.kind, actor=actor, stop=stop, reason=reason
+                app, settings, how.resume, options, kind=asking.kind, actor=actor, stop=stop, reason=how.said_reason
             )
         if asked is None:
             say("there is nothing to be done")
@@ -305,8 +220,3 @@ async def _import(asking: _Asking, connection: Connection, actor: Actor) -> None
     job = asking.app.job(str(asking.words.job))
     report = await import_letters(asking.app, asking.settings, job, connection, actor=actor)
     say(f"{report.total} letters came in from {report.plan.topic}")
-
-
-def _is_said(reason: str) -> bool:
-    """The instruction in a letter has '…' where the reason goes."""
-    return reason.strip() not in ("", "…", "...")

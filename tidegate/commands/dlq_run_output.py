@@ -169,14 +169,24 @@ def shown_progress(kind: RunKind) -> Iterator[Callable[[ReplayProgress], None]]:
         yield show
 
 
+class Tenths:
+    """How far something is, in steps of which each is worth a line."""
+
+    def __init__(self, told: int = -1) -> None:
+        self._told = told
+
+    def is_new(self, done: int, total: int) -> bool:
+        """Whether another tenth is done since it was asked last, or since `told`."""
+        before, self._told = self._told, max(self._told, 10 * done // total if total else 10)
+        return self._told > before
+
+
 class _Lines:
     def __init__(self, kind: RunKind) -> None:
-        self._kind, self._tenths = kind, -1
+        self._kind, self._tenths = kind, Tenths()
 
     def show(self, progress: ReplayProgress) -> None:
-        tenths = 10 * progress.letters // progress.total if progress.total else 10
-        if tenths > self._tenths:
-            self._tenths = tenths
+        if self._tenths.is_new(progress.letters, progress.total):
             behind = f", {progress.parked} parked events" if progress.parked else ""
             say(f"{self._kind}: {progress.letters} of {progress.total} letters{behind}")
 
