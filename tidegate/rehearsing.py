@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from uuid import UUID
 
 from consumers.rehearsal import ONCE, Rehearsal
@@ -14,8 +13,8 @@ from consumers.rehearsed import Rehearsed, RehearsedFailure
 from dlq.runs import Outcome, RunKind
 from tidegate.app import App
 from tidegate.assembly import Resources, replay_hands
-from tidegate.jobs.declaration import ConsumerJob, Job
-from tidegate.jobs.replays import Asked, permit_rehearsal
+from tidegate.jobs.declaration import ConsumerJob, Job, silence_limit_of
+from tidegate.jobs.replays import ENDED, Asked, permit_rehearsal
 from tidegate.supervision import is_set_within
 from tidegate.worker import open_resources, open_sink
 from tidegate_kernel.clock import SystemClock
@@ -24,9 +23,6 @@ from tidegate_kernel.permissions import Actor
 from tidegate_kernel.settings import Settings
 
 _PROGRESS_EVERY_SECONDS = 0.2
-# A projection's rehearsal holds nothing but statements.
-_SILENCE_LIMIT = timedelta(seconds=60)
-_PASSED = (Outcome.RESOLVED, Outcome.ALREADY_PROCESSED, Outcome.SUPERSEDED, Outcome.DISCARDED)
 _MOST_FAILURES = 50
 
 
@@ -39,7 +35,7 @@ class RehearsalOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FailureGroup:
+class FailingGroup:
     """Letters and parked events that would fail in the same way. `sample`: the first letter; None: it is parked."""
 
     reason: str
@@ -71,7 +67,7 @@ class RehearsalReport:
     outcomes: dict[str, int]
     parked_passing: int
     parked_failing: int
-    failures: Sequence[FailureGroup]
+    failures: Sequence[FailingGroup]
     all_failures: int
 
     @property
@@ -99,7 +95,7 @@ async def rehearse(
         finally:
             watcher.cancel()
     options.on_progress(rehearsed.outcomes.total(), len(asked.letters))
-    return report_of(asked, rehearsed)
+    return _report(asked, rehearsed)
 
 
 def refuse_outside_calls(app: App, job: Job) -> None:
@@ -125,7 +121,7 @@ async def _rehearsal(
         hands,
         ledger,
         asked.letters,
-        silence_limit=job.silence_limit if isinstance(job, ConsumerJob) else _SILENCE_LIMIT,
+        silence_limit=silence_limit_of(job),
         on_wait=lambda error: options.on_wait(f"waiting: {error}"),
     )
 
@@ -136,14 +132,14 @@ async def _watch(rehearsal: Rehearsal, total: int, options: RehearsalOptions, st
     rehearsal.stop()
 
 
-def report_of(asked: Asked, rehearsed: Rehearsed) -> RehearsalReport:
+def _report(asked: Asked, rehearsed: Rehearsed) -> RehearsalReport:
     outcomes = rehearsed.outcomes
     failures = sorted(rehearsed.failures.values(), key=lambda each: (-each.letters, -each.parked, each.place))
     return RehearsalReport(
         job=asked.code,
         digest=asked.digest,
         letters=len(asked.letters),
-        passing=sum(outcomes[outcome] for outcome in _PASSED),
+        passing=sum(outcomes[outcome] for outcome in ENDED),
         failing=outcomes[Outcome.FAILED] + outcomes[Outcome.REFUSED],
         behind=outcomes[Outcome.BEHIND],
         not_tried=outcomes[Outcome.NOT_TRIED],
@@ -155,8 +151,8 @@ def report_of(asked: Asked, rehearsed: Rehearsed) -> RehearsalReport:
     )
 
 
-def _group(failure: RehearsedFailure) -> FailureGroup:
-    return FailureGroup(
+def _group(failure: RehearsedFailure) -> FailingGroup:
+    return FailingGroup(
         reason=failure.reason,
         fingerprint=failure.cause.fingerprint,
         error_class=failure.cause.error_class,

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import NamedTuple
 
 import structlog
@@ -17,29 +16,18 @@ from consumers.ledger import Ledger
 from consumers.replay import Replay
 from consumers.replay_hands import Hands
 from consumers.replay_verdicts import Taken, Verdicts
-from dlq.runs import (
-    LEASE_SECONDS,
-    FailureGroup,
-    Hold,
-    Outcome,
-    Run,
-    RunKind,
-    RunState,
-    end,
-    failures_of,
-    hold,
-    read_run,
-)
+from dlq.runs import FailureGroup, Hold, Outcome, Run, RunKind, RunState, failures_of, read_run
 from tidegate.app import App
 from tidegate.assembly import Resources, replay_hands
-from tidegate.jobs.declaration import ConsumerJob, Job
-from tidegate.jobs.replays import Asked, begin, find_run, refuse_asked, refuse_resuming, resume
+from tidegate.jobs.declaration import Job, silence_limit_of
+from tidegate.jobs.replays import ENDED, Asked, begin, find_run, refuse_asked, refuse_resuming, resume
 from tidegate.jobs.selection import part_of
+from tidegate.replay_lease import leased, left_resumable
 from tidegate.supervision import is_set_within
 from tidegate.worker import open_resources, open_sink
 from tidegate_kernel import logs
 from tidegate_kernel.clock import SystemClock
-from tidegate_kernel.errors import LeaseLost, Misconfigured, TidegateError, Transient
+from tidegate_kernel.errors import Misconfigured, Transient
 from tidegate_kernel.permissions import Actor
 from tidegate_kernel.postgres import connect
 from tidegate_kernel.settings import Settings
@@ -47,10 +35,6 @@ from tidegate_kernel.settings import Settings
 _log = structlog.get_logger(__name__)
 
 _PROGRESS_EVERY_SECONDS = 0.2
-_LEAVE_SECONDS = 5.0
-# As for handlers: a projection's run has none of its own, and its transactions hold nothing but statements.
-_SILENCE_LIMIT = timedelta(seconds=60)
-_ENDED = (Outcome.RESOLVED, Outcome.ALREADY_PROCESSED, Outcome.SUPERSEDED, Outcome.DISCARDED)
 
 
 class ReplayProgress(NamedTuple):
@@ -92,7 +76,7 @@ class ReplayReport:
     @property
     def is_clean(self) -> bool:
         """Whether every letter has come to its end, and nothing behind them has failed."""
-        ended = sum(self.run.outcomes.get(outcome, 0) for outcome in _ENDED)
+        ended = sum(self.run.outcomes.get(outcome, 0) for outcome in ENDED)
         return ended == self.run.letters and not self.failed_events
 
 
@@ -171,12 +155,12 @@ class _Opened:
     async def work_off(
         self, held: Hold, ledger: Ledger, hands: Hands, options: ReplayOptions, *, stop: asyncio.Event
     ) -> ReplayReport:
-        async with _left_resumable(ledger, held):
+        async with left_resumable(ledger, held):
             await _tell_pauses(self.job, self.resources, held, options)
             run = await self._read(held.run)
             replay = self._replay(run, held, ledger, hands, options)
             _log.info(logs.REPLAY_STARTED, job=self.job.code, run=run.id, kind=run.kind, letters=run.undecided)
-            async with _watched(replay, run.undecided, options, stop), _leased(ledger, held, replay):
+            async with _watched(replay, run.undecided, options, stop), leased(ledger, held, replay):
                 is_done = await replay.run()
         report = await self.report(held.run, failed_events=replay.tally.failed_events)
         _log.info(logs.REPLAY_FINISHED, job=self.job.code, run=run.id, done=is_done, **_plain(report.run.outcomes))
@@ -193,7 +177,6 @@ class _Opened:
 
     def _replay(self, run: Run, held: Hold, ledger: Ledger, hands: Hands, options: ReplayOptions) -> Replay:
         settings, code = self.resources.settings, self.job.code
-        silence_limit = self.job.silence_limit if isinstance(self.job, ConsumerJob) else _SILENCE_LIMIT
         counter = self.resources.metrics.replayed_letters
 
         def note(taken: Taken) -> None:
@@ -208,7 +191,7 @@ class _Opened:
 
         return Replay(
             hands,
-            Verdicts(ledger, held, settings.max_replays, run.asked_by, run.reason, silence_limit),
+            Verdicts(ledger, held, settings.max_replays, run.asked_by, run.reason, silence_limit_of(self.job)),
             policy=self.job.retry,
             clock=self.resources.clock,
             rate=options.rate or settings.replay_rate,
@@ -226,52 +209,6 @@ async def _tell_pauses(job: Job, resources: Resources, held: Hold, options: Repl
             f"job {job.code!r}: {part_of(intent)} is {intent.sentence()}. "
             "That holds back the live consumer alone: this run goes on"
         )
-
-
-@asynccontextmanager
-async def _left_resumable(ledger: Ledger, held: Hold) -> AsyncIterator[None]:
-    """However the block fails, the run has stopped; where Postgres does not take that, its lease runs out."""
-    is_over = False
-    try:
-        yield
-        is_over = True
-    except LeaseLost:
-        is_over = True  # another has it
-        raise
-    finally:
-        if not is_over:
-            await _leave(ledger, held)
-
-
-async def _leave(ledger: Ledger, held: Hold) -> None:
-    _log.warning(logs.REPLAY_LEFT, job=ledger.origin.job_code, run=held.run, hint="it can be resumed")
-    with suppress(TidegateError, TimeoutError):
-        async with asyncio.timeout(_LEAVE_SECONDS), ledger.transaction() as connection:
-            await hold(connection, held)
-            await end(connection, held.run, RunState.STOPPED)
-
-
-@asynccontextmanager
-async def _leased(ledger: Ledger, held: Hold, replay: Replay) -> AsyncIterator[None]:
-    """Inside, the run stays this runner's also while a batch takes longer than a lease lasts."""
-    keeper = asyncio.create_task(_keep(ledger, held, replay), name="replay-lease")
-    try:
-        yield
-    finally:
-        keeper.cancel()
-
-
-async def _keep(ledger: Ledger, held: Hold, replay: Replay) -> None:
-    while True:
-        await ledger.clock.sleep(LEASE_SECONDS / 3)
-        try:
-            async with ledger.statement() as connection:
-                if await hold(connection, held) is not None:
-                    replay.stop()
-        except Transient:
-            continue  # whether the run is still ours shows when Postgres is back
-        except LeaseLost:
-            return  # the runner finds out by its own next statement
 
 
 @asynccontextmanager

@@ -104,7 +104,7 @@ async def test_a_run_stays_its_runners_while_one_batch_takes_long(
     bench: Bench, pool: Pool, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """G9: slow handlers must not make a living runner look dead, or another would end its run under it."""
-    monkeypatch.setattr("tidegate.replaying.LEASE_SECONDS", 0.3)
+    monkeypatch.setattr("tidegate.replay_lease.LEASE_SECONDS", 0.3)
 
     async def until(connection: Any) -> datetime:
         found: datetime = await connection.fetchval("SELECT lease_until FROM tidegate.replay")

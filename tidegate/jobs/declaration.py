@@ -124,3 +124,11 @@ class ProjectionJob(_TopicJob):
 
 
 Job: TypeAlias = ConsumerJob | ProjectionJob
+
+# A projection has no handlers: its transactions hold nothing but statements.
+_SILENCE_OF_STATEMENTS = timedelta(seconds=60)
+
+
+def silence_limit_of(job: Job) -> timedelta:
+    """After so long a silence Postgres ends a transaction of the job, and with it its locks."""
+    return job.silence_limit if isinstance(job, ConsumerJob) else _SILENCE_OF_STATEMENTS
