@@ -11,8 +11,10 @@ import pytest
 from typer.core import TyperGroup
 
 from dlq.envelope import replay_instruction
+from dlq.runs import Outcome
 from tidegate.commands.face import COMMANDS
 from tidegate.commands.late import load_command
+from tidegate.console.replay_hazards import HazardCode
 from tidegate_kernel.errors import Reason
 
 _ROOT = Path(__file__).parents[2]
@@ -119,6 +121,13 @@ def test_every_reason_is_explained() -> None:
     """Whoever finds a letter at night looks its reason up, and no other."""
     told = re.findall(r"^\| `(\w+)` \|", _read("docs/dead-letters.md"), re.MULTILINE)
     assert sorted(told) == sorted(Reason)
+
+
+def test_runbook_explains_every_hazard_and_outcome_of_a_run() -> None:
+    """A plan warns by a code, a report counts by one: what it means is looked up there, before --yes is typed."""
+    tables = re.findall(r"^\|(?: `\w+`,?)+ \|", _read("docs/operations/dead-letters.md"), re.MULTILINE)
+    told = [code for row in tables for code in re.findall(r"\w+", row)]
+    assert sorted(told) == sorted([*HazardCode, *Outcome])
 
 
 def test_every_header_of_a_dead_letter_is_listed() -> None:

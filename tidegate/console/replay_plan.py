@@ -17,8 +17,9 @@ from dlq.sequences import loose_keys
 from dlq.states import UNRESOLVED, LetterState
 from inbox.store import claims_since, find_job
 from tidegate.app import App
+from tidegate.console.hazard_sentences import hazards_of
 from tidegate.console.letters import LetterFilter, filter_arguments
-from tidegate.console.replay_hazards import Found, Hazard, HazardCode, Sequences, hazards_of
+from tidegate.console.replay_hazards import Found, Hazard, HazardCode, Sequences
 from tidegate.jobs.declaration import Job
 from tidegate_kernel.errors import Misconfigured
 from tidegate_kernel.event import JobId, Scope
