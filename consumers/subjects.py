@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any
 
@@ -25,12 +25,12 @@ class Sight(Enum):
 class SubjectSeeker:
     """Finds the records of one subject among those of a job."""
 
-    def __init__(self, decoder: Decoder, topics: Collection[str], subject_of: SubjectOf, subject: str) -> None:
-        self._decoder, self._topics, self._subject_of, self._subject = decoder, topics, subject_of, subject
+    def __init__(self, decoder: Decoder, subject_of: SubjectOf, subject: str) -> None:
+        self._decoder, self._subject_of, self._subject = decoder, subject_of, subject
 
     def look(self, records: Sequence[Record]) -> Sequence[Sight]:
         """Returns what each of `records` is about; one of a topic that the job no longer reads is unknown."""
-        decoded = self._decoder.decode([record for record in records if record.topic in self._topics])
+        decoded = self._decoder.decode([record for record in records if self._decoder.reads(record.topic)])
         seen = {id(arrival.record): self._sight(arrival.event) for arrival in decoded.events}
         return [seen.get(id(record), Sight.UNKNOWN) for record in records]
 

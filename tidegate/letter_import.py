@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from dlq.importing.ledger import Ledger, Spot
+from dlq.importing.reading import read_told
 from dlq.importing.rows import Restored, known_letters, misfit_letter
-from dlq.importing.told import Misfit, ToldLetter, read_told
+from dlq.importing.told import Misfit, ToldLetter
 from dlq.letters import Origin, letter_id
 from dlq.states import LetterState
 from tidegate.app import App

@@ -211,9 +211,8 @@ async def _sought(connection: Connection, job: _Numbered, subject: Subject) -> t
     declared, subject_of = job.declared, _subject_of(job, subject.field)
     assert declared is not None
     assert subject_of is not None
-    topics = {topic.name: topic for topic in declared.topics}
-    decoder = Decoder(topics, declared.events, declared.unlisted)
-    seeker = SubjectSeeker(decoder, topics, subject_of, subject.value)
+    decoder = Decoder({topic.name: topic for topic in declared.topics}, declared.events, declared.unlisted)
+    seeker = SubjectSeeker(decoder, subject_of, subject.value)
     letters, strange = await _matching(seeker, _letters(connection, job.origin.job))
     parked, more = await _matching(seeker, _parked(connection, job.origin.job))
     return Held(letters, parked), strange + more
