@@ -11,7 +11,6 @@ from typing import Any
 from consumers.backfill import Backfill
 from consumers.backlog import LetterBacklog
 from consumers.caution import Solitude
-from consumers.decoding import Decoder
 from consumers.flood import Floods
 from consumers.host import LaneSettings
 from consumers.intents import Intents
@@ -19,7 +18,6 @@ from consumers.judging import Judge
 from consumers.ledger import Ledger
 from consumers.loop import ConsumerLoop, Join
 from consumers.meter import Meter
-from consumers.order import Order
 from consumers.outages import POSTGRES, Outages, Probe
 from consumers.parking import Parking, ParkingLimit
 from consumers.pipeline import CommandRoad, Pipeline, ProjectionRoad, Road
@@ -34,6 +32,7 @@ from inbox.store import register_job
 from projections.sink import Sink
 from tidegate.app import App
 from tidegate.jobs.declaration import ConsumerJob, Job, ProjectionJob
+from tidegate.jobs.decoding import decoder_of, order_of
 from tidegate.jobs.mediator import Mediator
 from tidegate_kernel.clock import Clock
 from tidegate_kernel.event import LIVE, JobId, RunId
@@ -91,7 +90,7 @@ async def assemble(app: App, job: Job, resources: Resources, *, sink: Sink | Non
     if isinstance(job, ProjectionJob):
         resources.metrics.freshness_sla.labels(job.code).set(job.freshness_sla.total_seconds())
     outages = _outages(job, resources, _probes(app, job, resources.settings, sink))
-    decoder = _decoder(job)
+    decoder = decoder_of(job)
     parking = _parking(job, ledger)
     pipeline = Pipeline(decoder, _road(job, ledger, parking, mediator or sink, outages), ledger, parking)
     return JobParts(
@@ -153,10 +152,10 @@ async def replay_hands(
     if isinstance(job, ProjectionJob):
         if sink is None:
             raise ValueError(f"job {job.code!r} is a projection and needs its sink")
-        return ledger, ProjectionHands(ledger, _decoder(job), sink, kind=kind)
+        return ledger, ProjectionHands(ledger, decoder_of(job), sink, kind=kind)
     outages = _outages(job, resources, _probes(app, job, resources.settings, sink))
     judge, mediator = Judge(job.retry, outages.all_answer), _mediator(app, job, resources)
-    return ledger, CommandHands(ledger, _decoder(job), mediator, judge, order=_order(job), kind=kind)
+    return ledger, CommandHands(ledger, decoder_of(job), mediator, judge, order=order_of(job), kind=kind)
 
 
 async def _register(app: App, job: Job, pool: Pool) -> JobId:
@@ -189,18 +188,10 @@ def _floods(job: Job, resources: Resources, number: JobId) -> Floods:
     return Floods(job.code, resources.pool, number, limits=limits, metrics=resources.metrics)
 
 
-def _decoder(job: Job) -> Decoder:
-    return Decoder({topic.name: topic for topic in job.topics}, job.events, job.unlisted)
-
-
-def _order(job: ConsumerJob) -> Order | None:
-    return Order(job.order_key) if job.order == "park" else None
-
-
 def _parking(job: Job, ledger: Ledger) -> Parking:
     """Projections park nothing: the newest version of a document stays, whatever came before it."""
     if isinstance(job, ConsumerJob):
-        return Parking(ledger.pool, ledger.origin, _order(job), job.parking)
+        return Parking(ledger.pool, ledger.origin, order_of(job), job.parking)
     return Parking(ledger.pool, ledger.origin, None, ParkingLimit())
 
 

@@ -14,7 +14,8 @@ from uuid import UUID
 
 from dlq.letters import Origin, letter_id, text_for_postgres
 from dlq.outcomes import Decided, tell_outcomes
-from dlq.parking import Head, OrderKey, blocked_among, head_of, take_out
+from dlq.parking import OrderKey, blocked_among
+from dlq.sequences import first_links, keys_of, take_out
 from dlq.states import UNRESOLVED, LetterState
 from dlq.stored import StoredRecord, stored_record
 from tidegate_kernel.event import JobId
@@ -85,7 +86,6 @@ class Kept(NamedTuple):
 
 class _Event(NamedTuple):
     id: int
-    key: OrderKey
     letter: UUID
 
 
@@ -146,7 +146,8 @@ async def erase(connection: Connection, origin: Origin, held: Held, *, reason: s
     await connection.execute(
         _QUERIES["pass_parked_by"], origin.job, [e.id for e in events], [e.letter for e in events], *why
     )
-    await _take_out(connection, origin.job, letters, events)
+    left = {*sequences, *(key for keys in (await keys_of(connection, letters)).values() for key in keys)}
+    await take_out(connection, origin.job, letters=letters, events=[e.id for e in events], keys=list(left))
     ended = await _blank(connection, letters, why[1])
     # What a relay had in hand would be published after it was erased.
     await hold_relays(connection)
@@ -168,8 +169,8 @@ async def loose_events(connection: Connection, job: JobId, sequences: Collection
     Any run over the job's letters lets them go on.
     """
     left = await blocked_among(connection, job, sequences)
-    heads = {key: await head_of(connection, job, key) for key in left}
-    return sum(left[key] for key, head in heads.items() if head is not None and head.letter is None)
+    heads = await first_links(connection, job, list(left)) if left else {}
+    return sum(left[key] for key, head in heads.items() if head.letter is None)
 
 
 async def _lock_sequences(connection: Connection, job: JobId, held: Held) -> Sequence[OrderKey]:
@@ -190,18 +191,8 @@ async def _lock_events(connection: Connection, origin: Origin, parked: Sequence[
     events = []
     for row in rows:
         record = StoredRecord(row["topic"], row["partition"], row["offset"], -1, None, None, ())
-        key = OrderKey(row["topic"], row["order_key"])
-        events.append(_Event(row["id"], key, letter_id(origin, row["topic_id"], record)))
+        events.append(_Event(row["id"], letter_id(origin, row["topic_id"], record)))
     return events
-
-
-async def _take_out(connection: Connection, job: JobId, letters: Sequence[UUID], events: Sequence[_Event]) -> None:
-    """They leave their sequences, wherever in them they stand."""
-    rows = await connection.fetch(_QUERIES["keys_of_letters"], letters)
-    for row in rows:
-        await take_out(connection, job, OrderKey(row["topic"], row["key"]), Head(row["letter"], None))
-    for event in events:
-        await take_out(connection, job, event.key, Head(None, event.id))
 
 
 async def _blank(connection: Connection, letters: Sequence[UUID], made_by: str) -> Sequence[Decided]:

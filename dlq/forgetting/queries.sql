@@ -87,13 +87,6 @@ SELECT l.topic, l.key FROM tidegate.blocking_letter AS l WHERE l.letter = ANY ($
 UNION
 SELECT p.topic, p.order_key FROM tidegate.parked AS p WHERE p.job = $1 AND p.id = ANY ($3::bigint[]);
 
--- name: keys_of_letters
--- Where some letters stand in sequences. $1 letters.
-SELECT l.letter, l.topic, l.key
-FROM tidegate.blocking_letter AS l
-WHERE l.letter = ANY ($1::uuid[])
-ORDER BY l.topic, l.key, l.letter;
-
 -- name: lock_letters_to_erase
 -- Those of some letters whose content is still there, locked. $1 letters.
 SELECT d.id, d.state
@@ -104,7 +97,7 @@ FOR UPDATE;
 
 -- name: lock_parked_to_erase
 -- Those of some parked events that still wait, locked. $1 job, $2 events.
-SELECT p.id, p.topic, p.order_key, p.topic_id, p.partition, p."offset"
+SELECT p.id, p.topic, p.topic_id, p.partition, p."offset"
 FROM tidegate.parked AS p
 WHERE p.job = $1 AND p.id = ANY ($2::bigint[])
 ORDER BY p.id

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from consumers.decoding import Decoder
 from consumers.subjects import Sight, SubjectOf, SubjectSeeker
 from dlq.forgetting.erasure import (
     Erased,
@@ -29,6 +28,7 @@ from dlq.forgetting.erasure import (
 from dlq.letters import Origin
 from tidegate.app import App
 from tidegate.jobs.declaration import Job
+from tidegate.jobs.decoding import decoder_of
 from tidegate_kernel.audit import permitted, refuse_early
 from tidegate_kernel.errors import Misconfigured
 from tidegate_kernel.event import JobCode, JobId
@@ -211,8 +211,7 @@ async def _sought(connection: Connection, job: _Numbered, subject: Subject) -> t
     declared, subject_of = job.declared, _subject_of(job, subject.field)
     assert declared is not None
     assert subject_of is not None
-    decoder = Decoder({topic.name: topic for topic in declared.topics}, declared.events, declared.unlisted)
-    seeker = SubjectSeeker(decoder, subject_of, subject.value)
+    seeker = SubjectSeeker(decoder_of(declared), subject_of, subject.value)
     letters, strange = await _matching(seeker, _letters(connection, job.origin.job))
     parked, more = await _matching(seeker, _parked(connection, job.origin.job))
     return Held(letters, parked), strange + more

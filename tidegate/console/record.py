@@ -8,10 +8,10 @@ from uuid import UUID
 
 from consumers.batch import Batch
 from consumers.claims import claims_of
-from consumers.decoding import Decoder
 from consumers.topics import record_time
 from tidegate.console.fate import Content, Reading
 from tidegate.jobs.declaration import Job
+from tidegate.jobs.decoding import decoder_of
 from tidegate_kernel.clock import Clock
 from tidegate_kernel.event import LIVE, Fence, JobId, Record, TopicPartition
 from tidegate_kernel.kafka import open_reader
@@ -75,7 +75,7 @@ async def _first_from(reader: RecordSource, partition: TopicPartition, offset: i
 
 def open_record(job: Job, record: Record, topic_id: UUID) -> Opened:
     """What the job's own decoder makes of `record`; nothing of the payload is kept."""
-    decoded = Decoder({topic.name: topic for topic in job.topics}, job.events, job.unlisted).decode([record])
+    decoded = decoder_of(job).decode([record])
     if decoded.events:
         event = decoded.events[0].event
         fence = Fence(JobId(0), LIVE, record.topic, record.partition, 0, record.offset)

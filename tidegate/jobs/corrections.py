@@ -7,11 +7,11 @@ from hashlib import sha256
 from typing import NamedTuple
 from uuid import UUID
 
-from consumers.decoding import Decoder
 from dlq.corrections import LARGEST_VALUE, keep_edit, refuse_unless_editable
 from dlq.stored import StoredRecord, stored_record
 from tidegate.app import App
 from tidegate.jobs.declaration import Job
+from tidegate.jobs.decoding import decoder_of
 from tidegate_kernel.audit import permitted
 from tidegate_kernel.errors import Misconfigured
 from tidegate_kernel.event import NO_SCOPE, Scope, TopicPartition
@@ -96,10 +96,10 @@ async def edit_letter(database: Connection | Pool, actor: Actor, plan: EditPlan,
 
 def read_as(job: Job, record: StoredRecord) -> Reading:
     """Returns what the job's decoder makes of the record; nothing of its payload but type and id is told."""
-    topics = {topic.name: topic for topic in job.topics}
-    if record.topic not in topics:
+    decoder = decoder_of(job)
+    if not decoder.reads(record.topic):
         return Reading(f"is not read: topic {record.topic!r} is none of the job's any more")
-    decoded = Decoder(topics, job.events, job.unlisted).decode([record])
+    decoded = decoder.decode([record])
     if decoded.events:
         event = decoded.events[0].event
         return Reading(f"decodes to {event.type}, id {event.id or 'none'}", is_event=True, scope=event.scope)

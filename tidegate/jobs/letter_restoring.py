@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from uuid import UUID
 
-from consumers.decoding import Decoder
-from consumers.order import Order
 from dlq.corrections import keep_discards
 from dlq.importing.rows import Restored, known_letters, restore_letters
 from dlq.importing.told import ToldLetter
@@ -17,7 +15,8 @@ from dlq.parking import Blocking, OrderKey, blocked_among, park, record_key
 from dlq.states import UNRESOLVED, LetterState
 from inbox.identity import ClaimKey
 from inbox.store import claim_for_letters, register_job
-from tidegate.jobs.declaration import ConsumerJob, Job
+from tidegate.jobs.declaration import Job
+from tidegate.jobs.decoding import decoder_of, order_of
 from tidegate_kernel.audit import permitted
 from tidegate_kernel.clock import Clock
 from tidegate_kernel.event import JobId
@@ -32,8 +31,7 @@ class Restoring:
 
     def __init__(self, job: Job, origin: Origin, database: Connection | Pool, *, actor: Actor, clock: Clock) -> None:
         self._job, self._origin, self._database, self._actor, self._clock = job, origin, database, actor, clock
-        self._order = Order(job.order_key) if isinstance(job, ConsumerJob) and job.order == "park" else None
-        self._decoder = Decoder({topic.name: topic for topic in job.topics}, job.events, job.unlisted)
+        self._order, self._decoder = order_of(job), decoder_of(job)
 
     def deed(self, letters: Sequence[Restored]) -> Deed:
         """What is done with `letters`, and audited."""
@@ -115,7 +113,7 @@ class Restoring:
 
     def _is_ours(self, letter: ToldLetter) -> bool:
         """Whether the job reads its topic: a misfit stands in the DLQ topic, and has no order."""
-        return self._order is not None and any(letter.topic == topic.name for topic in self._job.topics)
+        return self._order is not None and self._decoder.reads(letter.topic)
 
     def _key(self, letter: ToldLetter) -> OrderKey | None:
         if self._order is None or self._order.of is None or letter.value is None:
