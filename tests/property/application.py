@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Protocol
@@ -65,6 +65,21 @@ class Placed(msgspec.Struct):
     text: str = ""
 
 
+class MendedPlaced(msgspec.Struct):
+    """As the mended job reads it: what was invalid is an event."""
+
+    mood: str | int
+    version: int
+
+
+class MendedJson(Json):
+    """Reads what could not be decoded before the job was mended."""
+
+    def decoder(self, model: type[Any]) -> Callable[[bytes | msgspec.Raw], Any]:
+        decode = super().decoder(model)
+        return lambda payload: decode(bytes(payload).lstrip(UNDECODABLE))
+
+
 @dataclass(frozen=True)
 class Place:
     event: str
@@ -89,6 +104,12 @@ class Surroundings(Protocol):
 
 def to_place(event: Event[Placed]) -> Place:
     return Place(event.id, Mood(event.data.mood), event.data.text)
+
+
+def to_mended_place(event: Event[MendedPlaced]) -> Place:
+    """Every event can be handled, as soon as what it needs is there."""
+    stays = (Mood.SLOW, Mood.NEEDS_PAYMENTS)
+    return Place(event.id, next((mood for mood in stays if mood == event.data.mood), Mood.GOOD), "")
 
 
 class Handlers:
@@ -187,11 +208,17 @@ def document(event: Event[Placed]) -> Upsert | None:
     return Upsert(document_id(event.key), event.data.version, {"event": event.id})
 
 
+def mended_document(event: Event[MendedPlaced]) -> Upsert:
+    return Upsert(document_id(event.key), event.data.version, {"event": event.id})
+
+
 def removed(tombstone: Tombstone) -> Delete | None:
     return Delete(document_id(tombstone.key), int(tombstone.headers["version"] or b"0"))
 
 
 REFUSED_ID = "refused"
+UNDECODABLE = b"\xff"
+"""What a record that cannot be decoded begins with."""
 
 
 def document_id(key: bytes | None) -> str:
@@ -202,12 +229,15 @@ def published_topic(service: str) -> str:
     return f"{service}.placed"
 
 
-def make_app(service: str, kind: Kind, world: Surroundings, sink: MemorySink) -> App:
-    """The application with its one job. Topics have the service in their names: a database serves many worlds."""
+def make_app(service: str, kind: Kind, world: Surroundings, sink: MemorySink, *, is_mended: bool = False) -> App:
+    """The application with its one job. Topics have the service in their names: a database serves many worlds.
+
+    `is_mended`: as it is after a deployment that can handle all that it could not before.
+    """
     topics = [
         Topic(
             topic_name(service, name),
-            format=Json(),
+            format=MendedJson() if is_mended else Json(),
             envelope=CloudEvents(),
             tombstone=removed if kind is Kind.PROJECTION else None,
         )
@@ -222,13 +252,11 @@ def make_app(service: str, kind: Kind, world: Surroundings, sink: MemorySink) ->
         "retry": RETRY,
     }
     if kind is Kind.PROJECTION:
-        job = ProjectionJob(
-            events=[on("placed", Placed, document)], sink=sink, freshness_sla=timedelta(seconds=5), **common
-        )
+        projected = on("placed", MendedPlaced, mended_document) if is_mended else on("placed", Placed, document)
+        job = ProjectionJob(events=[projected], sink=sink, freshness_sla=timedelta(seconds=5), **common)
         return App(service=service, owner="tests", jobs=[job])
-    consumer = ConsumerJob(
-        events=[on("placed", Placed, to_place)], handler_timeout=_HANDLER_TIMEOUT, needs=["payments"], **common
-    )
+    taken = on("placed", MendedPlaced, to_mended_place) if is_mended else on("placed", Placed, to_place)
+    consumer = ConsumerJob(events=[taken], handler_timeout=_HANDLER_TIMEOUT, needs=["payments"], **common)
     handlers = Handlers(service, world)
     payments = Dependency("payments", probe=world.payments_answer, transient=[PaymentsAway])
     made = {

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
+from uuid import UUID
 
 import asyncpg
 
+from dlq.runs import Outcome
+from dlq.states import LetterState
 from tests.property.application import published_topic
 from tests.property.world import World
 from tidegate_kernel.errors import Reason
@@ -35,12 +38,27 @@ BEGIN
     RETURN NULL;
 END $$;
 CREATE TRIGGER note_move AFTER UPDATE ON tidegate.position FOR EACH ROW EXECUTE FUNCTION note_move();
+CREATE TABLE decided (
+    n bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    job smallint NOT NULL, run bigint NOT NULL, token bigint NOT NULL, letter uuid NOT NULL, outcome text NOT NULL
+);
+CREATE INDEX ON decided (job);
+CREATE FUNCTION note_outcome() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO decided (job, run, token, letter, outcome)
+    SELECT r.job, r.id, r.token, NEW.letter, NEW.outcome FROM tidegate.replay AS r WHERE r.id = NEW.replay;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER note_outcome AFTER UPDATE ON tidegate.replay_letter FOR EACH ROW
+WHEN (NEW.outcome IS NOT NULL) EXECUTE FUNCTION note_outcome();
 """
 
 _JOB = "SELECT id FROM tidegate.job WHERE service = $1"
 _EFFECTS = "SELECT event, topic, partition, place FROM effect WHERE service = $1 ORDER BY n"
 _LETTERS = """
-SELECT topic, partition, "offset", event_id, reason, key, value, header_names, header_values, occurrences, state
+SELECT
+    id, topic, partition, "offset", claimed_id, reason, key, value, header_names, header_values, occurrences, state,
+    replay_count
 FROM tidegate.dead_letter WHERE job = $1
 """
 _PARKED = """
@@ -56,7 +74,12 @@ GROUP BY b.job, b.topic, b.key
 HAVING count(DISTINCT l.letter) = 0 OR count(DISTINCT p.id) <> b.parked
 """
 _CLAIMS = "SELECT count(*) FROM tidegate.inbox WHERE job = $1"
-_PUBLISHED = "SELECT topic, convert_from(key, 'UTF8') AS key FROM tidegate.outbox WHERE topic = ANY ($1::text[])"
+_PUBLISHED = """
+SELECT topic, convert_from(key, 'UTF8') AS key, 'tg-dlq-state'::bytea = ANY (header_names) AS is_outcome
+FROM tidegate.outbox WHERE topic = ANY ($1::text[])
+"""
+_VERDICTS = "SELECT run, token, letter, outcome FROM decided WHERE job = $1 ORDER BY n"
+_RUNS = "SELECT id, state FROM tidegate.replay WHERE job = $1"
 _MOVES = "SELECT run, topic, partition, owner, epoch, next_offset FROM moved WHERE job = $1 ORDER BY n"
 
 
@@ -70,11 +93,23 @@ Content = tuple[bytes | None, bytes | None, Sequence[tuple[str, bytes | None]]]
 
 
 class Letter(NamedTuple):
+    id: UUID
     place: Place
-    event: str | None
+    has_claim: bool
     reason: Reason
     content: Content
     occurrences: int
+    state: LetterState
+    replays: int
+
+
+class Verdict(NamedTuple):
+    """A run's outcome of a letter, under the token that the run had then."""
+
+    run: int
+    token: int
+    letter: UUID
+    outcome: Outcome
 
 
 class Move(NamedTuple):
@@ -87,8 +122,8 @@ class Move(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Effects and moves in the order of their happening. `odd_keys` are blocked keys that nothing blocks, or that count
-    what waits behind them wrongly."""
+    """Effects, moves and verdicts in the order of their happening. `odd_keys` are blocked keys that nothing blocks, or
+    that count what waits behind them wrongly. `runs`: the states of runs over dead letters."""
 
     effects: Sequence[Effect]
     letters: Sequence[Letter]
@@ -97,6 +132,9 @@ class Evidence:
     claims: int
     published: Sequence[str]
     letters_published: int
+    outcomes_published: int
+    verdicts: Sequence[Verdict]
+    runs: Mapping[int, str]
     moves: Sequence[Move]
     documents: Mapping[str, Any]
     positions: Mapping[TopicPartition, int]
@@ -115,7 +153,10 @@ async def gather_evidence(world: World) -> Evidence:
         odd_keys=await fetch(_ODD_KEYS, job),
         claims=(await fetch(_CLAIMS, job))[0]["count"],
         published=[row["key"] for row in published if row["topic"] == out],
-        letters_published=sum(row["topic"] == dlq for row in published),
+        letters_published=sum(row["topic"] == dlq and not row["is_outcome"] for row in published),
+        outcomes_published=sum(row["is_outcome"] for row in published),
+        verdicts=[_verdict(row) for row in await fetch(_VERDICTS, job)],
+        runs={row["id"]: row["state"] for row in await fetch(_RUNS, job)},
         moves=[_move(row) for row in await fetch(_MOVES, job)],
         documents=world.sink.rows(),
         positions=await world.positions(),
@@ -127,7 +168,20 @@ def _effect(row: asyncpg.Record) -> Effect:
 
 
 def _letter(row: asyncpg.Record) -> Letter:
-    return Letter(_place(row), row["event_id"], Reason(row["reason"]), _content(row), row["occurrences"])
+    return Letter(
+        row["id"],
+        _place(row),
+        row["claimed_id"] is not None,
+        Reason(row["reason"]),
+        _content(row),
+        row["occurrences"],
+        LetterState(row["state"]),
+        row["replay_count"],
+    )
+
+
+def _verdict(row: asyncpg.Record) -> Verdict:
+    return Verdict(row["run"], row["token"], row["letter"], Outcome(row["outcome"]))
 
 
 def _place(row: asyncpg.Record) -> Place:

@@ -1,7 +1,6 @@
-"""What must be true after any schedule, worked out from what was produced alone.
+"""What must be true after any schedule, worked out from what was produced and from what runs over letters decided.
 
-Each check names the guarantee that it stands for (docs/guarantees.md). Replay has no part in the schedules yet: when it
-has, `_check_once` is where a resolved letter's one effect comes in (G8).
+Each check names the guarantee that it stands for (docs/guarantees.md).
 """
 
 from __future__ import annotations
@@ -10,9 +9,12 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
+from dlq.runs import Outcome
+from dlq.states import LetterState
 from tests.property.application import DEATHS, RETRY, document_id
 from tests.property.evidence import Evidence, Letter, Move, Place
 from tests.property.produced import ProducedRecord
+from tests.property.recovery import Recovery
 from tests.property.schedule import Kind, Mood
 from tests.property.world import World
 from tidegate_kernel.errors import Reason
@@ -48,6 +50,8 @@ class Expectations:
         self._records = world.produced.records
         self._by_place = {record.place: record for record in self._records}
         self._letters: dict[Place, Letter] = {letter.place: letter for letter in evidence.letters}
+        self._recovery = Recovery(evidence, world.replays)
+        self._acted = {effect.place for effect in evidence.effects}
         self._places: dict[str, list[Place]] = defaultdict(list)
         self._crashed = {letter.place for letter in evidence.letters if letter.reason == Reason.WORKER_CRASHED}
         for record in self._records:
@@ -55,6 +59,7 @@ class Expectations:
                 self._places[record.event].append(record.place)
 
     def check(self) -> None:
+        self._recovery.check(self._found.letters)
         self._check_settled()
         self._check_records_without_event()
         self._check_once()
@@ -64,12 +69,35 @@ class Expectations:
         self._check_documents()
         self._check_owners()
 
+    def check_made_good(self) -> None:
+        """G8: once everything was replayed by a mended job, every event has acted or was discarded, and none waits."""
+        assert not self._found.parked, f"G8: these still wait: {list(self._found.parked)}"
+        for letter in self._found.letters:
+            has_nothing = self._by_place[letter.place].spec.mood is Mood.UNREADABLE
+            assert has_nothing or not self._recovery.blocks(letter), f"G8: {letter} could be replayed"
+        if self._is_projection:
+            return
+        effects = Counter(effect.event for effect in self._found.effects)
+        for record in self._records:
+            if record.spec.mood not in _PASSED_OVER and record.spec.mood is not Mood.UNREADABLE:
+                is_done = effects[record.event] == 1 or self._is_discarded(record.event)
+                assert is_done, f"G8: {record.event} ({record.spec.mood}) acted {effects[record.event]} times"
+
+    def _is_discarded(self, event: str) -> bool:
+        letters = (self._letters.get(record.place) for record in self._records if record.event == event)
+        return any(letter is not None and letter.state is LetterState.DISCARDED for letter in letters)
+
     def _is_event(self, record: ProducedRecord) -> bool:
-        """A record that ended its process too often was never decoded again: it claims nothing."""
-        mood = record.spec.mood
-        # Read once more by a backfill it is an event, and waits behind its own letter.
-        is_decoded = record.place not in self._crashed or record.place in self._found.parked
-        return mood not in _NEVER_AN_EVENT and mood not in _PASSED_OVER and is_decoded
+        """Whether it was decoded, and so has a claim. A record that ended its process too often was not, until a
+        backfill reads it (it waits behind its own letter) or a run takes it up."""
+        mood, place, letter = record.spec.mood, record.place, self._letters.get(record.place)
+        if mood in _PASSED_OVER:
+            return False
+        if mood not in _NEVER_AN_EVENT and place not in self._crashed:
+            return True
+        if place in self._found.parked or place in self._acted:
+            return True
+        return letter is not None and (letter.has_claim or self._recovery.has_acted(letter))
 
     def _check_settled(self) -> None:
         """G1: nothing is left behind."""
@@ -92,7 +120,10 @@ class Expectations:
                 continue
             if mood in _NEVER_AN_EVENT:
                 assert letter is not None, f"G1: {record} is neither handled nor kept"
-                assert letter.reason == _NEVER_AN_EVENT[mood], f"{record} became a letter for {letter.reason}"
+                # A mended job that decoded it may have failed at it later.
+                assert letter.has_claim or letter.reason == _NEVER_AN_EVENT[mood], (
+                    f"{record} became a letter for {letter.reason}"
+                )
             elif mood in _PASSED_OVER:
                 assert letter is None, f"G6: {record} is nothing to handle, and a letter for {letter}"
 
@@ -103,21 +134,42 @@ class Expectations:
         for event, places in self._places.items():
             parked = [place for place in places if place in self._found.parked]
             letters = [self._letters[place] for place in places if place in self._letters and place not in parked]
-            must_fail = self._world.produced.events[event].mood in self._bad and not parked
-            if must_fail or letters:
-                self._check_letters_of(event, letters)
+            self._check_letters_of(event, letters)
             assert effects[event] <= 1, f"G2: {event} acted {effects[event]} times"
-            if not self._is_projection:
-                assert effects[event] + len(letters) + len(parked) == 1, (
-                    f"G1, G2: {event} of {places} has {effects[event]} effects, {len(letters)} letters; waits: {parked}"
-                )
+            if self._is_projection:
+                self._check_bad_projection(event, letters)
+                continue
+            undone = [each for each in letters if self._recovery.stands(each) or each.state is LetterState.DISCARDED]
+            assert effects[event] + len(undone) + len(parked) == 1, (
+                f"G1, G2, G8: {event} of {places} has {effects[event]} effects, letters {undone}; waits: {parked}"
+            )
+            self._check_recovered(letters)
+
+    def _check_bad_projection(self, event: str, letters: Sequence[Letter]) -> None:
+        mood = self._world.produced.events[event].mood
+        # A backfill runs newer code over what was claimed long ago: what fails there again is a letter where it stood.
+        at_most = len(self._places[event]) if self._world.backfills or mood in _NEVER_AN_EVENT else 1
+        at_least = 1 if mood in self._bad else 0
+        assert at_least <= len(letters) <= at_most, f"G1, G2: {event} ({mood}) has {len(letters)} letters"
+
+    def _check_recovered(self, letters: Sequence[Letter]) -> None:
+        """G8: what was resolved has acted, what was discarded has not, and nothing else has."""
+        for letter in letters:
+            is_resolved = self._recovery.came_to(letter, Outcome.RESOLVED)
+            # What a backfill parked behind the letter of its own record acts in its stead.
+            acts_elsewhere = self._recovery.came_to(letter, Outcome.ALREADY_PROCESSED)
+            has_acted = letter.place in self._acted
+            assert has_acted == is_resolved or acts_elsewhere, f"G8: {letter} has acted: {has_acted}"
 
     def _check_letters_of(self, event: str, letters: Sequence[Letter]) -> None:
         mood = self._world.produced.events[event].mood
-        # A backfill runs newer code over what was claimed long ago: what fails there again is a letter where it stood.
-        at_most = len(self._places[event]) if self._is_projection and self._world.backfills else 1
-        assert 1 <= len(letters) <= at_most, f"G1, G2: {event} ({mood}) has {len(letters)} letters"
-        allowed = set(self._bad.get(mood, ()))
+        is_mended = bool(self._world.replays.mended)
+        has_acted = any(place in self._acted for place in self._places[event])
+        if mood in self._bad or mood in _NEVER_AN_EVENT:
+            assert is_mended or not has_acted, f"{event} ({mood}) has acted, and no job that can handle it was there"
+        allowed = set(self._bad.get(mood, ())) | {Reason.WORKER_CRASHED}
+        if mood in _NEVER_AN_EVENT:
+            allowed.add(_NEVER_AN_EVENT[mood])
         if self._world.blames[event] >= min(RETRY.attempts, RETRY.unexpected_attempts):
             allowed |= _FAILED
         for letter in letters:
@@ -160,17 +212,23 @@ class Expectations:
             assert not self._found.parked, "G4: projections have no need to wait"
             return
         assert self._found.odd_keys == [], f"G4: {self._found.odd_keys}"
-        dead: dict[tuple[str, int, bytes | None], int] = {}
-        for (topic, partition, offset), letter in self._letters.items():
+        dead = self._first_of_keys(letter for letter in self._found.letters if self._recovery.stands(letter))
+        passed = {key: (dead[key], offset) for key, offset in last.items() if offset > dead.get(key, offset)}
+        assert not passed, f"G4: of these keys something took effect behind their dead letters: {passed}"
+        blocking = self._first_of_keys(letter for letter in self._found.letters if self._recovery.blocks(letter))
+        for topic, partition, offset in self._found.parked:
+            waits = (topic, partition, self._by_place[topic, partition, offset].key)
+            assert blocking.get(waits, offset + 1) <= offset, f"G4: {waits} waits at {offset} for nothing"
+
+    def _first_of_keys(self, letters: Iterable[Letter]) -> Mapping[tuple[str, int, bytes | None], int]:
+        first: dict[tuple[str, int, bytes | None], int] = {}
+        for letter in letters:
+            topic, partition, offset = letter.place
             # Of a record that the client cannot hand over nobody may know the key.
             if letter.content[0] is not None:
                 key = (topic, partition, letter.content[0])
-                dead[key] = min(offset, dead.get(key, offset))
-        passed = {key: (dead[key], offset) for key, offset in last.items() if offset > dead.get(key, offset)}
-        assert not passed, f"G4: of these keys something took effect behind their dead letters: {passed}"
-        for topic, partition, offset in self._found.parked:
-            waits = (topic, partition, self._by_place[topic, partition, offset].key)
-            assert dead.get(waits, offset + 1) <= offset, f"G4: {waits} waits at {offset} for nothing"
+                first[key] = min(offset, first.get(key, offset))
+        return first
 
     def _check_documents(self) -> None:
         """G3: a document is the newest version of its key, or gone."""
@@ -181,15 +239,28 @@ class Expectations:
             if (written := self._written(record)) is not None:
                 document = document_id(record.key)
                 newest[document] = max(newest.get(document, (-1, None)), written, key=lambda each: each[0])
-        expected = {document: {"event": event} for document, (_, event) in newest.items() if event is not None}
-        assert self._found.documents == expected, f"G3: {self._found.documents}, not {expected}"
+        found = {document: body["event"] for document, body in self._found.documents.items()}
+        for document in newest.keys() | found.keys():
+            version, event = newest.get(document, (-1, None))
+            allowed = {event, *self._perhaps_written(document, version)}
+            assert found.get(document) in allowed, f"G3: {document} is {found.get(document)}, not of {allowed}"
 
     def _written(self, record: ProducedRecord) -> tuple[int, str | None] | None:
         if record.spec.mood is Mood.TOMBSTONE:
             return record.version, None
-        if self._is_event(record) and record.spec.mood not in self._bad:
+        letter = self._letters.get(record.place)
+        is_good = record.spec.mood not in self._bad and record.spec.mood not in _NEVER_AN_EVENT
+        if self._is_event(record) and (is_good or (letter is not None and self._recovery.has_acted(letter))):
             return record.version, record.event
         return None
+
+    def _perhaps_written(self, document: str, version: int) -> Iterable[str]:
+        """Events newer than `version` that a mended job may have written before its runner came to a sudden end."""
+        for record in self._records:
+            letter = self._letters.get(record.place)
+            is_newer = document_id(record.key) == document and record.version > version
+            if is_newer and letter is not None and self._recovery.was_tried_mended(letter):
+                yield record.event
 
     def _check_owners(self) -> None:
         """G9: epochs grow with every owner, positions never go back."""

@@ -10,6 +10,7 @@ from typing import assert_never
 
 from tests.property.backfiller import Backfiller
 from tests.property.process import Process, Unsettled
+from tests.property.replayer import Replayer, unfinished
 from tests.property.schedule import (
     Again,
     Break,
@@ -20,6 +21,8 @@ from tests.property.schedule import (
     Hole,
     Outage,
     Pass,
+    Replay,
+    Resume,
     Schedule,
     SinkBreaks,
     Step,
@@ -46,6 +49,21 @@ _UNFINISHED = """
 UPDATE tidegate.backfill AS b SET lease_until = now() FROM tidegate.job AS j
 WHERE j.id = b.job AND j.service = $1 AND b.state = 'running' RETURNING b.id
 """
+# Those of which there is something to be handled.
+_REPLAYABLE = """
+SELECT d.id FROM tidegate.dead_letter AS d JOIN tidegate.job AS j ON j.id = d.job
+WHERE j.service = $1 AND d.state IN ('dead', 'quarantined') AND d.has_payload
+"""
+_LOOSE = """
+SELECT p.id FROM tidegate.parked AS p JOIN tidegate.job AS j ON j.id = p.job
+WHERE j.service = $1 AND NOT EXISTS (
+    SELECT FROM tidegate.blocking_letter AS l
+    WHERE (l.job, l.topic, l.key) = (p.job, p.topic, p.order_key) AND (l.turn, l."offset") <= (p.turn, p."offset")
+)
+"""
+_NO_LETTER = 1_000_000
+# One is enough, unless it meets what an earlier one has left.
+_MOST_RUNS = 3
 
 
 class Player:
@@ -64,6 +82,9 @@ class Player:
         await asyncio.sleep(_LAST_SECONDS)
         self._heal()
         await self._until_done()
+        await self._until_runs_have_ended()
+        if schedule.is_made_good:
+            await self._make_good()
         await self._stop()
 
     async def _step(self, step: Step) -> None:
@@ -88,14 +109,18 @@ class Player:
             case Strike(deed, process, after):
                 await self._at_point(after, lambda: self._deed(deed, process), deed)
             case ClockJump(seconds):
-                world.clock.jumped += timedelta(seconds=seconds)
+                world.clock.jump(timedelta(seconds=seconds))
             case Pass(seconds, points):
                 await self._at_point(points, lambda: None, "pass", seconds=seconds)
+            case Replay():
+                await self._at_point(step.after, lambda: self._replay(step), f"{step.run} of letters")
+            case Resume():
+                await self._at_point(step.after, lambda: self._replay(step), "run resumed")
             case _:
                 assert_never(step)
 
     async def _at_point(
-        self, after: int, strike: Callable[[], None], name: str, *, seconds: float = _POINTS_SECONDS
+        self, after: int, strike: Callable[[], object], name: str, *, seconds: float = _POINTS_SECONDS
     ) -> None:
         """`strike` happens at the very point, in the middle of whatever a process does; in an idle world later."""
         struck = asyncio.Event()
@@ -155,6 +180,12 @@ class Player:
     def _backfill(self) -> None:
         self._names += 1
         self._world.processes.append(Backfiller(self._world, f"p{self._names}"))
+
+    def _replay(self, asked: Replay | Resume) -> Replayer:
+        self._names += 1
+        replayer = Replayer(self._world, f"p{self._names}", asked)
+        self._world.processes.append(replayer)
+        return replayer
 
     def _deed(self, deed: Deed, number: int) -> None:
         living = self._world.living
@@ -226,6 +257,27 @@ class Player:
             running = [self._world.processes[-1]]  # type: ignore[list-item]  # just made
         await asyncio.wait([process.task for process in running], timeout=_DRAINED_SECONDS)
         return True
+
+    async def _until_runs_have_ended(self) -> None:
+        """What was left of runs is done, and so is what a run that was stopped has left parked behind nothing."""
+        until = self._world.loop.time() + _DRAINED_SECONDS
+        while True:
+            if running := [each for each in self._world.living if isinstance(each, Replayer)]:
+                await asyncio.wait([process.task for process in running], timeout=_DRAINED_SECONDS)
+            elif await unfinished(self._world, states=["running"]) is not None:
+                self._replay(Resume())
+            elif await self._world.ask(_LOOSE, self._world.service):
+                self._replay(Replay(half=_NO_LETTER))
+            else:
+                return
+            if self._world.loop.time() > until:
+                raise Unsettled("healed, but a run over dead letters does not end")
+
+    async def _make_good(self) -> None:
+        for _ in range(_MOST_RUNS):
+            if not await self._world.ask(_REPLAYABLE, self._world.service):
+                return
+            await asyncio.wait([self._replay(Replay(is_forced=True)).task], timeout=_DRAINED_SECONDS)
 
     async def _stop(self) -> None:
         living = self._world.living

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from tests.property.application import COPIES, ORDERS, PARTITIONS, topic_name
+from tests.property.application import COPIES, ORDERS, PARTITIONS, UNDECODABLE, topic_name
 from tests.property.schedule import Mood, Spec
 from tidegate.testing.log import StoredRecord
 from tidegate.testing.memory import MemoryBroker
@@ -81,9 +81,9 @@ def _value(mood: Mood, version: int) -> bytes | None:
         case Mood.TOMBSTONE:
             return None
         case Mood.UNDECODABLE:
-            return b"\xff{"
+            return UNDECODABLE + msgspec.json.encode({"mood": mood, "version": version})
         case Mood.INVALID:
-            return b'{"mood":1}'
+            return msgspec.json.encode({"mood": 1, "version": version})
         case Mood.NUL_TEXT:
             return msgspec.json.encode({"mood": mood, "version": version, "text": "a\0b"})
     return msgspec.json.encode({"mood": mood, "version": version})

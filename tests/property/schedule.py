@@ -153,6 +153,38 @@ class ClockJump:
     seconds: int
 
 
+class Run(StrEnum):
+    """What a run does with its dead letters."""
+
+    REPLAY = "replay"
+    DISCARD = "discard"
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """A run over dead letters is begun when `after` more points were passed, by a process of its own.
+
+    `is_mended`: the job can handle everything by now. `half`: of the letters it takes only every other one, from the
+    first or from the second. `is_forced`: it takes those in quarantine too. It is asked to stop after `batches`.
+    """
+
+    run: Run = Run.REPLAY
+    is_mended: bool = True
+    half: int | None = None
+    is_forced: bool = False
+    batches: int | None = None
+    after: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """The newest run that is not done is taken up by another process, though its runner may be alive: it was not heard
+    of for too long."""
+
+    is_mended: bool = True
+    after: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Pass:
     """Time goes by, unless as many points are passed before."""
@@ -161,16 +193,22 @@ class Pass:
     points: int = 1_000_000
 
 
-Step: TypeAlias = Deliver | Again | Hole | Break | Outage | SinkBreaks | FetchFails | Strike | ClockJump | Pass
+Step: TypeAlias = (
+    Deliver | Again | Hole | Break | Outage | SinkBreaks | FetchFails | Strike | ClockJump | Pass | Replay | Resume
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """The life of one job. `processes` are there from the start."""
+    """The life of one job. `processes` are there from the start.
+
+    `is_made_good`: at the end the job is mended, and everything that can be replayed is.
+    """
 
     kind: Kind
     steps: Sequence[Step]
     processes: int = 1
+    is_made_good: bool = False
 
 
 _POINTS = st.integers(0, 24)
@@ -198,10 +236,22 @@ _TROUBLE = st.one_of(
     st.builds(Outage, st.sampled_from(Thing), seconds=_SECONDS, after=_POINTS),
     st.builds(SinkBreaks, st.sampled_from((0.0, 0.5, 1.0))),
     st.builds(FetchFails, st.one_of(st.none(), st.integers(0, 2))),
-    st.builds(ClockJump, st.sampled_from((-86_400, -5, 5, 3_600, 400_000_000))),
+    st.builds(ClockJump, st.sampled_from((-43_200, -5, 5, 3_600, 400_000_000))),
     st.builds(Hole, partition=st.integers(0, 2), offsets=st.integers(1, 3)),
 )
 _PASSES = st.builds(Pass, seconds=_SECONDS, points=st.integers(1, 60))
+
+
+_REPLAYS = st.builds(
+    Replay,
+    run=st.sampled_from((Run.REPLAY, Run.REPLAY, Run.DISCARD)),
+    is_mended=st.booleans(),
+    half=st.sampled_from((None, None, 0, 1)),
+    is_forced=st.booleans(),
+    batches=st.sampled_from((None, None, 1, 2)),
+    after=_POINTS,
+)
+_RESUMES = st.builds(Resume, is_mended=st.booleans(), after=_POINTS)
 
 
 def _one_after_the_other(*steps: st.SearchStrategy[Step] | Step) -> st.SearchStrategy[tuple[Step, ...]]:
@@ -224,6 +274,46 @@ def _zombie(deed: Deed, process: int, after: int) -> tuple[Step, ...]:
 
 
 _SOON = st.integers(1, 24)
+_BAD_SPECS = st.builds(
+    Spec,
+    mood=st.sampled_from(
+        (
+            Mood.REJECTED,
+            Mood.REJECTED,
+            Mood.ALWAYS_UNEXPECTED,
+            Mood.ALWAYS_TRANSIENT,
+            Mood.NUL_TEXT,
+            Mood.UNDECODABLE,
+            Mood.INVALID,
+        )
+    ),
+    key=st.integers(0, 2),
+    version=st.integers(0, 5),
+)
+_BAD_DELIVERS = st.builds(
+    lambda bad, others: Deliver((bad, *others)), _BAD_SPECS, st.lists(_SPECS, min_size=1, max_size=4)
+)
+_A_WHILE = Pass(2.0, 80)
+# The runner is the process that came last.
+_RUNNERS = st.integers(1, 3)
+_REPLAYED = st.one_of(
+    _one_after_the_other(_BAD_DELIVERS, _A_WHILE, _REPLAYS),
+    _one_after_the_other(_BAD_DELIVERS, _A_WHILE, _REPLAYS, _DELIVERS),
+    _one_after_the_other(_BAD_DELIVERS, _A_WHILE, _REPLAYS, _REPLAYS),
+    _one_after_the_other(
+        _BAD_DELIVERS,
+        _A_WHILE,
+        _REPLAYS,
+        st.builds(
+            Strike, st.sampled_from((Deed.KILL, Deed.KILL, Deed.FREEZE, Deed.CANCEL)), process=_RUNNERS, after=_SOON
+        ),
+        _RESUMES,
+    ),
+    _one_after_the_other(_BAD_DELIVERS, _A_WHILE, _REPLAYS, _RESUMES),
+    _one_after_the_other(_BAD_DELIVERS, _A_WHILE, _REPLAYS, _BREAKS),
+    _one_after_the_other(_REPLAYS),
+    _one_after_the_other(_RESUMES),
+)
 _CHUNKS = st.one_of(
     _one_after_the_other(_DELIVERS),
     _one_after_the_other(_AGAIN),
@@ -239,14 +329,19 @@ _CHUNKS = st.one_of(
     st.tuples(
         _DELIVERS, st.builds(_zombie, st.sampled_from((Deed.EXPEL, Deed.FREEZE)), process=_PROCESS, after=_SOON)
     ).map(lambda drawn: (drawn[0], *drawn[1])),
+    _REPLAYED,
+    _REPLAYED,
 )
 
 
 def schedules(kind: Kind) -> st.SearchStrategy[Schedule]:
     """Any life of a job of that kind: a few deliveries first, then everything at once."""
     return st.builds(
-        lambda first, chunks, processes: Schedule(kind, (first, *chain.from_iterable(chunks)), processes),
+        lambda first, chunks, processes, is_made_good: Schedule(
+            kind, (first, *chain.from_iterable(chunks)), processes, is_made_good
+        ),
         _DELIVERS,
         st.lists(_CHUNKS, min_size=2, max_size=8),
         st.integers(1, 2),
+        st.booleans(),
     )

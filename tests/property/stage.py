@@ -29,6 +29,8 @@ _CONNECTIONS = 40
 _DRAIN_TIMEOUT = timedelta(seconds=3)
 # A lane without work looks for some this often: five times as often, as in production, costs turns and shows nothing.
 _LOOK_SECONDS = 0.1
+# A schedule has a handful of letters, and a run shall have several batches.
+_LETTERS_AT_ONCE = 3
 # Rows of earlier schedules are in nobody's way, but job numbers are a smallint.
 _SCHEDULES_BEFORE_CLEANING = 5_000
 _CLEAN = "TRUNCATE tidegate.job RESTART IDENTITY CASCADE"
@@ -62,6 +64,7 @@ class Stage:
             with (
                 mock.patch("tidegate.assembly.is_writable", is_writable),
                 mock.patch("consumers.lane._NOTHING_OWNED_SECONDS", _LOOK_SECONDS),
+                mock.patch("consumers.replay._LARGEST_BATCH", _LETTERS_AT_ONCE),
             ):
                 await player.play(schedule)
         finally:
@@ -70,7 +73,10 @@ class Stage:
         self.struck += player.struck
         self.restarts.update(type(error).__name__ for error in world.restarts)
         self.struck.update(f"postgres {fault.how.value}" for fault in world.postgres.struck)
-        Expectations(world, await gather_evidence(world)).check()
+        expectations = Expectations(world, await gather_evidence(world))
+        expectations.check()
+        if schedule.is_made_good:
+            expectations.check_made_good()
 
 
 @contextmanager

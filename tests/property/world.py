@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from typing import Any
 
 import asyncpg
@@ -17,15 +18,18 @@ from tests.property.application import CODE, PARTITIONS, REFUSED_ID, PaymentsAwa
 from tests.property.postgres_faults import Breakage, PostgresFault, PostgresFaults
 from tests.property.process import Process
 from tests.property.produced import Produced
+from tests.property.replayer import Replays
 from tests.property.schedule import Kind
 from tests.property.virtual_time import VirtualLoop
+from tidegate import App
 from tidegate.testing.groups import Group
 from tidegate.testing.memory import MemoryBroker
 from tidegate_kernel.event import JobCode, TopicPartition
 from tidegate_kernel.metrics import Metrics
 from tidegate_kernel.settings import Settings
 
-_START = datetime(2026, 3, 1, tzinfo=UTC)
+# The product's clock may lie behind that of Postgres, by which claims have their days, but by less than a day.
+_FURTHEST_BACK = timedelta(hours=-12)
 # Two transactions in each other's way, and an outage, are nobody's fault.
 _NOBODYS = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError, PaymentsAway)
 
@@ -41,10 +45,14 @@ class WorldClock:
     def __init__(self, loop: VirtualLoop) -> None:
         self._loop = loop
         self._started = loop.time()
+        self._began = datetime.now(UTC)
         self.jumped = timedelta()
 
+    def jump(self, by: timedelta) -> None:
+        self.jumped = max(self.jumped + by, _FURTHEST_BACK)
+
     def now(self) -> datetime:
-        return _START + timedelta(seconds=self._loop.time() - self._started) + self.jumped
+        return self._began + timedelta(seconds=self._loop.time() - self._started) + self.jumped
 
     def monotonic(self) -> float:
         return self._loop.time()
@@ -77,6 +85,7 @@ class World:
         self.broker = MemoryBroker(self.clock)
         self.sink = MemorySink(batch_size=100, refuse={REFUSED_ID})
         self.app = make_app(service, kind, self, self.sink)
+        self.replays = Replays()
         self.produced = Produced(service, self.broker)
         self.processes: list[Process] = []
         self.is_payments_away = False
@@ -92,6 +101,10 @@ class World:
         self._later: set[asyncio.Task[Any]] = set()
         for name, count in PARTITIONS.items():
             self.broker.create_topic(topic_name(service, name), count)
+
+    @cached_property
+    def mended_app(self) -> App:
+        return make_app(self.service, self.kind, self, self.sink, is_mended=True)
 
     @property
     def has_sink(self) -> bool:
