@@ -14,9 +14,11 @@ from uuid import UUID
 from consumers.dispatch import hidden_failure
 from consumers.failure import RetryPolicy
 from consumers.ledger import Ledger
-from consumers.rehearsal_stage import Memory, Stage, Step, loose_steps, never_committed
+from consumers.never_committed import never_committed
+from consumers.rehearsal_stage import Memory, Stage, Step, loose_steps
 from consumers.rehearsed import Rehearsed
 from consumers.replay_hands import Hands
+from dlq.envelope import Place
 from dlq.parking import OrderKey
 from dlq.runs import Outcome
 from dlq.sequences import beginnings, in_order_of_places, keys_of, letter_records, limit_silence, limit_waiting
@@ -93,7 +95,7 @@ class Rehearsal:
                 hidden = None if isinstance(error, RetryLater) else hidden_failure(error)
                 if hidden is not None:
                     record = hidden.arrival.record
-                    self._memory.broke[record.topic, record.partition, record.offset] = hidden
+                    self._memory.broke[Place(record.topic, record.partition, record.offset)] = hidden
                     continue
                 tries += 1
                 if tries > ONCE.attempts:

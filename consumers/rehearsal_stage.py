@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import NamedTuple
 from uuid import UUID
-
-import asyncpg
 
 from consumers.batch import Attempts
 from consumers.dispatch import HandlerFailed
@@ -19,11 +16,12 @@ from consumers.replay_hands import Hands
 from consumers.replay_verdicts import STAYS, those_reached
 from consumers.replay_work import Entry, Group, Work
 from dlq.cause import cause_of
+from dlq.envelope import Place
 from dlq.letters import Failure
 from dlq.parking import OrderKey
 from dlq.runs import Outcome
 from dlq.sequences import LetterRecord, Link, letter_records, parked_records
-from tidegate_kernel.errors import Reason, TidegateError
+from tidegate_kernel.errors import Reason
 from tidegate_kernel.postgres import Connection
 
 # Records in memory at once, and in one pass of the handlers.
@@ -38,10 +36,6 @@ class Step(NamedTuple):
     key: OrderKey | None
     topic: str
     links: Sequence[Link]
-
-
-Place = tuple[str, int, int]
-"""Topic, partition and offset of a record."""
 
 
 @dataclass(slots=True)
@@ -162,28 +156,6 @@ class Stage:
                 self.passed[link.letter] = False
 
 
-class CommittedMeanwhile(TidegateError):
-    """A handler ended the transaction that was to be rolled back: what it and those before it did is kept."""
-
-
-@asynccontextmanager
-async def never_committed(connection: Connection) -> AsyncIterator[None]:
-    """Whatever the block does on the connection is rolled back. Raises CommittedMeanwhile."""
-    transaction = connection.transaction()
-    await transaction.start()
-    try:
-        yield
-    finally:
-        # Where the connection is gone, so is all that was done on it.
-        with suppress(asyncpg.InterfaceError):
-            if not connection.is_closed() and not connection.is_in_transaction():
-                raise CommittedMeanwhile(
-                    "a handler ended the transaction by ctx.db.raw, so what was rehearsed may have been kept; declare "
-                    "it with calls_outside=True, and no rehearsal runs it"
-                )
-            await transaction.rollback()
-
-
 def loose_steps(letters: Sequence[tuple[UUID, LetterRecord]]) -> Iterator[Step]:
     """Letters without an order, by partition and in order, some at once."""
     for place, group in groupby(letters, key=lambda pair: (pair[1].record.topic, *_partition(pair[1]))):
@@ -219,4 +191,4 @@ def _follows(before: Link, link: Link) -> bool:
 
 
 def _place(entry: Entry) -> Place:
-    return entry.record.topic, entry.record.partition, entry.record.offset
+    return Place(entry.record.topic, entry.record.partition, entry.record.offset)

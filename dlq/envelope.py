@@ -22,7 +22,7 @@ PREFIX = "tg-dlq-"
 MAX_HEADERS_BYTES = 8192
 """All our headers together, names included: a broker's default limit for a record is 1 MiB."""
 REPLAY_COMMAND = "tidegate dlq replay --letter {letter} --reason '…'"
-"""What an operator types to have a letter handled again. The one place where it is spelled."""
+"""What is typed to have a letter handled again, as its header and an edit of it tell: it shows the plan."""
 
 _MAX_TEXT = 200  # bytes of an id, type or name: what does not fit stands whole in Postgres
 _MAX_MESSAGE = 1000

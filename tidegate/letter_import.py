@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from dlq.importing.ledger import Ledger, Spot
+from dlq.importing.history import History, Spot
 from dlq.importing.reading import read_told
 from dlq.importing.rows import Restored, known_letters, misfit_letter
 from dlq.importing.told import Misfit, ToldLetter
@@ -101,7 +101,7 @@ async def import_letters(
 
 @dataclass(slots=True)
 class _Topic:
-    """A job's DLQ topic, opened; `ledger` is filled by the first pass."""
+    """A job's DLQ topic, opened; `history` is filled by the first pass."""
 
     job: Job
     origin: Origin
@@ -109,7 +109,7 @@ class _Topic:
     reader: RecordSource
     ranges: Mapping[TopicPartition, LogRange]
     clock: Clock
-    ledger: Ledger = field(default_factory=Ledger)
+    history: History = field(default_factory=History)
     records: int = 0
 
     async def read(self) -> AsyncIterator[Record]:
@@ -140,18 +140,18 @@ async def _plan(topic: _Topic, database: Connection | Pool) -> ImportPlan:
     async for record in topic.read():
         told = read_told(record, topic.origin)
         topic.records += 1
-        topic.ledger.note(_spot(record), told)
+        topic.history.note(_spot(record), told)
         if isinstance(told, Misfit):
             misfit_ids.append(letter_id(topic.origin, topic.id, record))
     name = topic.origin.dlq_topic
-    misfits = sorted(topic.ledger.misfits.items())[:_MISFITS_SHOWN]
+    misfits = sorted(topic.history.misfits.items())[:_MISFITS_SHOWN]
     return ImportPlan(
         job=topic.job.code,
         topic=name,
         records=topic.records,
-        letters=topic.ledger.by_state(),
-        known=await _count_known(database, [*topic.ledger.letters, *misfit_ids]),
-        misfits=len(topic.ledger.misfits),
+        letters=topic.history.by_state(),
+        known=await _count_known(database, [*topic.history.letters, *misfit_ids]),
+        misfits=len(topic.history.misfits),
         first_misfits={f"{name}:{spot.partition}:{spot.offset}": why for spot, why in misfits},
     )
 
@@ -183,8 +183,8 @@ async def _chunks(topic: _Topic) -> AsyncIterator[list[Restored]]:
 
 def _restored(topic: _Topic, record: Record) -> Restored | None:
     match read_told(record, topic.origin):
-        case ToldLetter() as letter if topic.ledger.is_newest(letter.id, _spot(record)):
-            ending = topic.ledger.ending(letter.id)
+        case ToldLetter() as letter if topic.history.is_newest(letter.id, _spot(record)):
+            ending = topic.history.ending(letter.id)
             return Restored(letter, LetterState.DEAD) if ending is None else Restored(letter, ending.state, ending.at)
         case Misfit(why):
             return topic.misfit(record, why)

@@ -11,8 +11,8 @@ from uuid import UUID
 
 import pytest
 
+from consumers.never_committed import CommittedMeanwhile
 from consumers.rehearsal import ONCE, Rehearsal
-from consumers.rehearsal_stage import CommittedMeanwhile
 from consumers.rehearsed import Rehearsed
 from dlq.runs import Outcome, RunKind
 from projections.memory import MemorySink

@@ -31,7 +31,7 @@ class _Failure(NamedTuple):
     spot: Spot
 
 
-class Ledger:
+class History:
     """Folds the records of a topic, in whatever order: of one letter the latest time counts, see `dlq.outcomes`.
 
     So it does not matter in which partitions they landed: a record without a key goes anywhere, and one with a key

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from dlq.importing.ledger import Ending, Ledger, Spot
+from dlq.importing.history import Ending, History, Spot
 from dlq.importing.told import Misfit, Told, ToldLetter, ToldOutcome
 from dlq.states import LetterState
 
@@ -44,31 +44,31 @@ def ended(minute: int, state: LetterState = LetterState.RESOLVED) -> ToldOutcome
 def test_the_latest_time_counts_in_whatever_order_it_is_read(told: list[Told], ending: Ending | None) -> None:
     """Records of one letter may lie in several partitions, and those are read one after the other."""
     for order in permutations(list(enumerate(told))):
-        ledger = Ledger()
+        history = History()
         for place, one in order:
-            ledger.note(Spot(place, 0), one)
+            history.note(Spot(place, 0), one)
         newest = max(place for place, one in enumerate(told) if isinstance(one, ToldLetter))
-        assert ledger.ending(LETTER) == ending
-        assert [place for place in range(len(told)) if ledger.is_newest(LETTER, Spot(place, 0))] == [newest]
-        assert ledger.by_state() == {ending.state if ending else LetterState.DEAD: 1}
+        assert history.ending(LETTER) == ending
+        assert [place for place in range(len(told)) if history.is_newest(LETTER, Spot(place, 0))] == [newest]
+        assert history.by_state() == {ending.state if ending else LetterState.DEAD: 1}
 
 
 def test_a_repeat_of_the_relay_is_no_second_letter() -> None:
     """It publishes at least once; one of the two copies counts."""
-    ledger = Ledger()
+    history = History()
     for offset in range(2):
-        ledger.note(Spot(0, offset), failed(0))
+        history.note(Spot(0, offset), failed(0))
 
-    assert [ledger.is_newest(LETTER, Spot(0, offset)) for offset in range(2)] == [False, True]
-    assert ledger.letters == {LETTER}
+    assert [history.is_newest(LETTER, Spot(0, offset)) for offset in range(2)] == [False, True]
+    assert history.letters == {LETTER}
 
 
 def test_an_outcome_without_its_letter_and_a_misfit_are_no_letters() -> None:
     """Retention takes the letter first; a misfit has nobody's id."""
-    ledger = Ledger()
-    ledger.note(Spot(0, 0), ended(0))
-    ledger.note(Spot(0, 1), Misfit("no"))
+    history = History()
+    history.note(Spot(0, 0), ended(0))
+    history.note(Spot(0, 1), Misfit("no"))
 
-    assert ledger.letters == set()
-    assert ledger.by_state() == {}
-    assert ledger.misfits == {Spot(0, 1): "no"}
+    assert history.letters == set()
+    assert history.by_state() == {}
+    assert history.misfits == {Spot(0, 1): "no"}
