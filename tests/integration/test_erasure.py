@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -382,7 +383,7 @@ async def test_interrupted_erasure_has_done_what_the_audit_says(
 ) -> None:
     """Each chunk is a transaction with a row of its own: the same command finds the rest."""
     monkeypatch.setattr("tidegate.console.erasing._CHUNK", 1)
-    monkeypatch.setattr("tidegate.console.erasing._LOCK_TIMEOUT", "100ms")
+    monkeypatch.setattr("tidegate.console.erasing._LOCK_TIMEOUT", timedelta(milliseconds=100))
     await bench.settle([of_jane(0, n=-1, key=b"a"), of_jane(1, n=-1, key=b"b")])
     ids = [row["id"] for row in await bench.pool.fetch("SELECT id FROM tidegate.dead_letter ORDER BY id")]
     async with bench.pool.acquire() as busy, busy.transaction():

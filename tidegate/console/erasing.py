@@ -6,27 +6,26 @@ nothing, not even a digest: who is sought among ten million people is found by h
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
-from uuid import UUID
 
-from consumers.subjects import Sight, SubjectOf, SubjectSeeker
+from consumers.subjects import SubjectOf, SubjectSeeker
 from dlq.forgetting.erasure import (
     Erased,
     Extent,
     Held,
-    Kept,
     erase,
     events_in_outbox,
     extent_of,
     held_of_key,
-    letters_to_read,
     loose_events,
-    parked_to_read,
 )
 from dlq.letters import Origin
+from dlq.sequences import limit_waiting
 from tidegate.app import App
+from tidegate.console.subject_search import search
 from tidegate.jobs.declaration import Job
 from tidegate.jobs.decoding import decoder_of
 from tidegate_kernel.audit import permitted, refuse_early
@@ -40,10 +39,8 @@ _QUERIES = load_queries("tidegate.console")
 
 # Of each a few statements; the sequences of their keys are locked meanwhile.
 _CHUNK = 100
-# Read at once while looking: of records of 1 MiB, Kafka's default limit, 50 MiB.
-_READ = 50
 # A handler in a replay may hold a sequence for its whole time limit.
-_LOCK_TIMEOUT = "30s"
+_LOCK_TIMEOUT = timedelta(seconds=30)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +137,7 @@ async def _erase_job(
         told: dict[str, Any] = {"by": subject.kind}
         deed = Deed(Action.DLQ_ERASE, app.group(JobCode(job.origin.job_code)), reason, told)
         async with permitted(connection, actor, deed) as transaction:
-            await transaction.execute(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}'")
+            await limit_waiting(transaction, _LOCK_TIMEOUT)
             part = await erase(transaction, job.origin, held, reason=reason, made_by=actor.name)
             told |= _told(part)
         whole += part
@@ -212,32 +209,4 @@ async def _sought(connection: Connection, job: _Numbered, subject: Subject) -> t
     assert declared is not None
     assert subject_of is not None
     seeker = SubjectSeeker(decoder_of(declared), subject_of, subject.value)
-    letters, strange = await _matching(seeker, _letters(connection, job.origin.job))
-    parked, more = await _matching(seeker, _parked(connection, job.origin.job))
-    return Held(letters, parked), strange + more
-
-
-async def _matching(seeker: SubjectSeeker, batches: AsyncIterator[Sequence[Kept]]) -> tuple[list[Any], int]:
-    found, unknown = [], 0
-    async for batch in batches:
-        for kept in batch:
-            sights = seeker.look(kept.records)
-            if Sight.SUBJECT in sights:
-                found.append(kept.id)
-            elif Sight.SOMEBODY_ELSE not in sights:
-                unknown += 1
-    return found, unknown
-
-
-async def _letters(connection: Connection, job: JobId) -> AsyncIterator[Sequence[Kept]]:
-    after = UUID(int=0)
-    while batch := await letters_to_read(connection, job, after, _READ):
-        yield batch
-        after = batch[-1].id
-
-
-async def _parked(connection: Connection, job: JobId) -> AsyncIterator[Sequence[Kept]]:
-    after = 0
-    while batch := await parked_to_read(connection, job, after, _READ):
-        yield batch
-        after = batch[-1].id
+    return await search(connection, job.origin.job, seeker)
