@@ -16,7 +16,19 @@ from consumers.replay_hands import Hands
 from consumers.replay_verdicts import Taken, Verdicts
 from consumers.replay_work import Group, look
 from dlq.parking import OrderKey
-from dlq.runs import LEASE_SECONDS, Hold, Outcome, Place, RunState, decide, decided_in, end, hold, outstanding
+from dlq.runs import (
+    LEASE_SECONDS,
+    Hold,
+    Outcome,
+    Place,
+    RunState,
+    decide,
+    decided_in,
+    end,
+    has_ended,
+    hold,
+    outstanding,
+)
 from dlq.sequences import Link, first_links, keys_of, loose_keys, open_letters
 from tidegate_kernel.clock import Clock
 from tidegate_kernel.errors import Transient
@@ -211,6 +223,8 @@ class Replay:
 
     async def _end(self, state: RunState, connection: Connection) -> None:
         async with connection.transaction():
+            if await has_ended(connection, self._held, state):
+                return  # by us, in a COMMIT whose answer was lost
             await hold(connection, self._held)
             await end(connection, self._held.run, state)
 

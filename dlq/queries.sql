@@ -353,6 +353,10 @@ RETURNING r.stop_asked_by;
 -- The run has ended in a state. $1 run, $2 state.
 UPDATE tidegate.replay AS r SET state = $2, holder = NULL, lease_until = NULL, finished_at = now() WHERE r.id = $1;
 
+-- name: has_ended
+-- Whether the run is in a state, under a token. $1 run, $2 token, $3 state.
+SELECT EXISTS (SELECT FROM tidegate.replay AS r WHERE r.id = $1 AND r.token = $2 AND r.state = $3);
+
 -- name: ask_to_stop
 -- The runner of the run ends at its next batch. $1 run, $2 who asks.
 UPDATE tidegate.replay AS r SET stop_asked_by = $2 WHERE r.id = $1;

@@ -267,6 +267,12 @@ async def end(connection: Connection, run: int, state: RunState) -> None:
     await connection.execute(_QUERIES["end_run"], run, state)
 
 
+async def has_ended(connection: Connection, held: Hold, state: RunState) -> bool:
+    """Whether the run has come to its end in that state, and nobody has taken it over from the holder."""
+    found: bool = await connection.fetchval(_QUERIES["has_ended"], held.run, held.token, state)
+    return found
+
+
 async def _insert(connection: Connection, job: JobId, wish: Wish, state: RunState) -> int:
     await release_stalled(connection, job)
     arguments = (job, wish.kind, state, wish.digest, len(wish.letters), wish.is_forced, wish.reason, wish.asked_by)

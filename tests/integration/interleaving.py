@@ -6,6 +6,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from itertools import combinations
 
+import asyncpg
+
+from tidegate_kernel.errors import Transient
 from tidegate_kernel.postgres import Connection, Pool
 
 Step = Callable[[Connection], Awaitable[object]]
@@ -18,11 +21,11 @@ def interleavings(first: int, second: int) -> Iterator[str]:
         yield "".join("A" if place in places else "B" for place in range(first + second))
 
 
-async def play(pool: Pool, schedule: str, a: Sequence[Step], b: Sequence[Step]) -> None:
+async def play(pool: Pool, schedule: str, a: Sequence[Step], b: Sequence[Step]) -> str:
     """The steps of each side run in a transaction of its own (the last one commits), begun in the order of `schedule`.
 
     A step that waits for a lock of the other side is left waiting, as it would be in life. What its side has to begin
-    meanwhile begins when the lock is free.
+    meanwhile begins when the lock is free. Returns the sides that Postgres rolled back to end a deadlock.
     """
     async with asyncio.timeout(_DEADLINE_SECONDS), pool.acquire() as first, pool.acquire() as second:
         sides = {"A": _Side(first, a), "B": _Side(second, b)}
@@ -35,26 +38,44 @@ async def play(pool: Pool, schedule: str, a: Sequence[Step], b: Sequence[Step]) 
         while any(each.owed for each in sides.values()):
             for each in sides.values():
                 await each.go_on(pool)
-        await asyncio.gather(*(each.at_work for each in sides.values()))
+        await asyncio.gather(*(each.end() for each in sides.values()))
+        return "".join(name for name, each in sides.items() if each.has_collided)
 
 
 class _Side:
     def __init__(self, connection: Connection, steps: Sequence[Step]) -> None:
         self._connection, self._steps, self._pid = connection, iter(steps), 0
+        self.has_collided = False
         self.owed = 0
         """Steps whose turn has come and that have not begun."""
         self.at_work: asyncio.Future[object] = asyncio.get_running_loop().create_future()
 
     async def start(self) -> None:
         self._pid = await self._connection.fetchval("SELECT pg_backend_pid()")
-        await self._connection.execute("BEGIN")
+        # The server looks for a deadlock at once, not after a second.
+        await self._connection.execute("BEGIN; SET LOCAL deadlock_timeout = '20ms'")
         self.at_work.set_result(None)
 
     async def go_on(self, pool: Pool) -> None:
         """What is owed has ended, or waits for a lock."""
         while await self._rests(pool) and self.owed:
             self.owed -= 1
-            self.at_work = asyncio.ensure_future(next(self._steps)(self._connection))
+            self.at_work = asyncio.ensure_future(self._take(next(self._steps)))
+
+    async def end(self) -> None:
+        """Its last step has ended."""
+        await self.at_work
+
+    async def _take(self, step: Step) -> None:
+        if self.has_collided:
+            return
+        try:
+            await step(self._connection)
+        except (asyncpg.DeadlockDetectedError, Transient) as error:
+            if "Deadlock" not in f"{type(error).__name__}: {error}":
+                raise
+            self.has_collided = True
+            await self._connection.execute("ROLLBACK")
 
     async def _rests(self, pool: Pool) -> bool:
         """Returns once the step in hand has ended (True) or waits for the other side (False)."""

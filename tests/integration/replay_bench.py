@@ -88,9 +88,19 @@ class ReplayBench:
         await replay.run()
         return dict((await self.run(held)).outcomes)
 
-    async def runner(self, held: Hold, *, kind: RunKind = RunKind.REPLAY, rate: float | None = None) -> Replay:
-        ledger, hands = await self._hands(kind)
-        silence_limit = self.job.silence_limit if isinstance(self.job, ConsumerJob) else timedelta(seconds=60)
+    async def runner(
+        self,
+        held: Hold,
+        *,
+        kind: RunKind = RunKind.REPLAY,
+        rate: float | None = None,
+        pool: Pool | None = None,
+        silence_limit: timedelta | None = None,
+    ) -> Replay:
+        """`pool`: that of another process."""
+        ledger, hands = await self._hands(kind, pool)
+        if silence_limit is None:
+            silence_limit = self.job.silence_limit if isinstance(self.job, ConsumerJob) else timedelta(seconds=60)
         verdicts = Verdicts(ledger, held, self.most_replays, "tests", "mended", silence_limit)
         self.last = Replay(hands, verdicts, policy=_WAITS_SHORT, clock=SystemClock(), rate=rate)
         return self.last
@@ -105,9 +115,9 @@ class ReplayBench:
         )
         return [row["state"] for row in rows]
 
-    async def _hands(self, kind: RunKind) -> tuple[Any, Hands]:
+    async def _hands(self, kind: RunKind, pool: Pool | None = None) -> tuple[Any, Hands]:
         settings = Settings(postgres_dsn=SecretStr(self._dsn))
         handlers = self.handlers if self._sink is None else ()
         app = App(service="tests", owner="tests", jobs=[self.job], handlers=handlers)
-        resources = Resources(settings, self.pool, SystemClock(), Metrics(), ThreadPoolExecutor(1), "tests")
+        resources = Resources(settings, pool or self.pool, SystemClock(), Metrics(), ThreadPoolExecutor(1), "tests")
         return await replay_hands(app, self.job, resources, sink=self._sink, kind=kind)

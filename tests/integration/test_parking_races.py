@@ -1,4 +1,4 @@
-"""Parking against releasing, and against what blocks a key: every interleaving of their statements is forced."""
+"""Parking against replaying, and against what blocks a key: every interleaving of their statements is forced."""
 
 from __future__ import annotations
 
@@ -7,21 +7,27 @@ from datetime import timedelta
 
 import pytest
 
-from consumers.batch import Batch
+from consumers.batch import Attempts, Batch
 from consumers.claims import BatchClaims, claims_of
 from consumers.decoding import Arrival, Decoded
 from consumers.letters import failure_of_arrival
 from consumers.order import Gate, Order
 from consumers.parking import Parking, ParkingLimit
 from consumers.positions import advance
-from dlq.parking import OrderKey, head_of, lock_key, record_key, take_out
+from consumers.replay_hands import CommandHands, _fresh
+from consumers.replay_verdicts import Verdicts
+from consumers.replay_work import Group, Work, confirm, look
+from dlq.parking import record_key
+from dlq.runs import RunKind
 from inbox.store import Claimed, claim
 from tests.integration.interleaving import Step, interleavings, play
-from tests.integration.parking_bench import BAD, Bench, make_bench, of_key
-from tests.integration.road import TOPIC_ID, MakeRoad
-from tidegate_kernel.errors import Reason, Rejected
+from tests.integration.parking_bench import BAD, GARBAGE, GOOD, Bench, Note, make_bench, of_key
+from tests.integration.replay_bench import ReplayBench
+from tests.integration.road import TOPIC_ID, MakeRoad, SentRecord
+from tidegate import Context, handle
+from tidegate_kernel.errors import Reason, Rejected, Transient
 from tidegate_kernel.event import TopicPartition
-from tidegate_kernel.postgres import Connection
+from tidegate_kernel.postgres import Connection, Pool
 
 _SILENCE = timedelta(seconds=30)
 _LEFT = """
@@ -98,26 +104,38 @@ class Settle:
         await advance(connection, self._batch.fence, next_offset=self._batch.next_offset)
 
 
-class Replay:
-    """Deals with a key's sequence from its head to its end, in one transaction."""
+class Replaying:
+    """What `CommandHands` does with the letters of a run, a few statements at a time."""
 
-    def __init__(self, bench: Bench, key: OrderKey) -> None:
-        self._job, self._key = bench.parts.id, key
+    def __init__(self, hands: CommandHands, verdicts: Verdicts, group: Group) -> None:
+        self._hands, self._verdicts, self._group = hands, verdicts, group
+        self._work: Work | None = None
 
     @property
     def steps(self) -> list[Step]:
-        return [self.lock, self.empty, commit]
+        return [self.look, self.confirm, self.handle, self.write]
 
-    async def lock(self, connection: Connection) -> None:
-        await lock_key(connection, self._job, self._key)
+    async def look(self, connection: Connection) -> None:
+        self._work = await look(connection, self._verdicts.held, self._group, limit=100)
 
-    async def empty(self, connection: Connection) -> None:
-        while (head := await head_of(connection, self._job, self._key)) is not None:
-            query = "SELECT event_id FROM tidegate.dead_letter WHERE id = $1"
-            if head.letter is None:
-                query = "SELECT event_id FROM tidegate.parked WHERE id = $1"
-            await effect(connection, await connection.fetchval(query, head.letter or head.parked))
-            await take_out(connection, self._job, self._key, head)
+    async def confirm(self, connection: Connection) -> None:
+        assert self._work is not None
+        try:
+            await confirm(connection, self._verdicts.held, self._work, silence_limit=_SILENCE)
+        except Transient:
+            self._work = None  # changed meanwhile: the runner looks again
+
+    async def handle(self, connection: Connection) -> None:
+        if self._work is not None:
+            self._opened = self._hands._open(self._work, Attempts())
+            fresh = await _fresh(connection, self._verdicts.held.job, self._opened)
+            for arrival in fresh.arrivals:
+                await effect(connection, arrival.event.id)
+
+    async def write(self, connection: Connection) -> None:
+        if self._work is not None:
+            await self._verdicts.write(connection, self._work, self._opened.made)
+        await commit(connection)
 
 
 async def commit(connection: Connection) -> None:
@@ -133,27 +151,87 @@ async def batch_of(bench: Bench, ids: list[str], *, key: bytes, partition: int) 
     return Batch(fence, TOPIC_ID, records, first + len(ids))
 
 
+class Meeting:
+    """A run over the dead letter of a key meets a batch of another partition, in every order of their statements."""
+
+    def __init__(self, bench: Bench, replays: ReplayBench) -> None:
+        self._bench, self._replays = bench, replays
+        self.effects: list[str] = []
+        self.ends = set[tuple[int, int]]()
+        """How many events the run took up behind its letter, and how many keys were blocked when it had ended."""
+
+    async def play(self, schedule: str, *, letter: SentRecord, late: str) -> None:
+        """Afterwards the run has come to its end, and the batch is settled."""
+        first = self._bench.places[TopicPartition("orders", 0)].next_offset
+        assert letter.key is not None
+        await self._bench.settle([replace(letter, offset=first)])
+        await self._bench.pool.execute("UPDATE tidegate.dead_letter SET value = $1 WHERE value = $2", GOOD, GARBAGE)
+        batch = await batch_of(self._bench, [late], key=letter.key, partition=0)
+        held = await self._replays.begin()
+        ledger, hands = await self._replays._hands(RunKind.REPLAY)
+        assert isinstance(hands, CommandHands)
+        key = record_key(batch.records[0])
+        assert key is not None
+        verdicts = Verdicts(ledger, held, 5, "tests", "", _SILENCE)
+        replaying = Replaying(hands, verdicts, Group("orders", TOPIC_ID, 0, keys=[key]))
+
+        collided = await play(self._bench.pool, schedule, Settle(self._bench, batch).steps, replaying.steps)
+
+        if "A" in collided:
+            await play(self._bench.pool, "A" * 5, Settle(self._bench, batch).steps, [])
+        await self._replays.work_off(held)
+        self.effects = await self._told()
+        self.ends.add(((await self._replays.run(held)).parked, await self._bench.blocked_keys()))
+        await self._replays.replay()  # what failed as a letter of its own
+        self.effects += await self._told()
+        assert tuple(await self._bench.pool.fetchrow(_LEFT) or ()) == (0, 0), f"{schedule}: something was left behind"
+
+    async def _told(self) -> list[str]:
+        rows = await self._bench.pool.fetch("DELETE FROM effect RETURNING id, n")
+        return [row["id"] for row in sorted(rows, key=lambda row: row["n"])]
+
+
+@pytest.fixture
+def meeting(bench: Bench, pool: Pool, database: str) -> Meeting:
+    replays = ReplayBench(pool, database)
+
+    async def moment(command: Note, ctx: Context[None]) -> None:
+        await ctx.db.execute("INSERT INTO effect (id, n) VALUES ($1, nextval('moment'))", command.id)
+
+    replays.handlers = [handle(Note, moment)]
+    return Meeting(bench, replays)
+
+
 @pytest.mark.timeout(300)
-async def test_parking_and_releasing_a_key_can_meet_anywhere(bench: Bench) -> None:
-    """G4: a replay empties a key while the key's next event arrives. At whatever moment: the event acts once, after its
-    predecessor, by its consumer or by the replay; and neither it nor the key is left behind."""
-    by_consumer = 0
-    for number, schedule in enumerate(interleavings(5, 3)):
-        key, dead, late = b"k%d" % number, f"bad{number}", f"late{number}"
-        first = bench.places[TopicPartition("orders", 0)].next_offset
-        await bench.settle([of_key(first, key, BAD, id=dead)])
-        batch = await batch_of(bench, [late], key=key, partition=0)
-        order_key = record_key(batch.records[0])
-        assert order_key is not None
+async def test_parking_and_replaying_a_key_can_meet_anywhere(meeting: Meeting) -> None:
+    """G4: a run empties a key while the key's next event arrives. At whatever moment: the event acts once, after its
+    predecessor, by its consumer or by the run; and neither it nor the key is left behind."""
+    for number, schedule in enumerate(interleavings(5, 4)):
+        dead, late = f"bad{number}", f"late{number}"
+        await meeting.play(schedule, letter=of_key(0, b"k%d" % number, BAD, id=dead), late=late)
+        assert meeting.effects == [dead, late], schedule
+    assert meeting.ends == {(1, 0), (0, 0)}, "both ends were reached"
 
-        await play(bench.pool, schedule, Settle(bench, batch).steps, Replay(bench, order_key).steps)
 
-        effects = await bench.pool.fetch("DELETE FROM effect RETURNING id, n, xmin::text AS by")
-        told = sorted((row["n"], row["id"]) for row in effects)
-        assert [event for _, event in told] == [dead, late], f"{schedule}: {told}"
-        assert tuple(await bench.pool.fetchrow(_LEFT) or ()) == (0, 0), f"{schedule}: something was left behind"
-        by_consumer += len({row["by"] for row in effects}) == 2
-    assert 0 < by_consumer < number, "both ends were reached"
+@pytest.mark.timeout(300)
+async def test_a_key_that_is_emptied_and_blocked_anew_keeps_its_order(meeting: Meeting) -> None:
+    """G4: the key's next event fails by itself while a run empties the key. It is parked and handled by the run, or is
+    a letter that blocks the key once more, for the next run."""
+    for number, schedule in enumerate(interleavings(5, 4)):
+        dead, late = f"bad{number}", f"bad-late{number}"
+        await meeting.play(schedule, letter=of_key(0, b"k%d" % number, BAD, id=dead), late=late)
+        assert meeting.effects == [dead, late], schedule
+    assert meeting.ends == {(1, 0), (0, 1)}, "both ends were reached"
+
+
+@pytest.mark.timeout(300)
+async def test_an_event_arrives_once_more_while_its_letter_is_replayed(meeting: Meeting) -> None:
+    """G2: its letter had no claim, undecodable as it was, so the inbox must decide between the two: by a lock that one
+    of them waits for, or in a deadlock that one of them loses. It acts once."""
+    for number, schedule in enumerate(interleavings(5, 4)):
+        event = f"e-{number}"
+        await meeting.play(schedule, letter=of_key(0, b"k%d" % number, GARBAGE, id=event), late=event)
+        assert meeting.effects == [event], schedule
 
 
 @pytest.mark.timeout(300)
