@@ -83,6 +83,15 @@ def test_pages_follow_one_another(failed: Cli) -> None:
     assert first["letters"] != second["letters"]
 
 
+@pytest.mark.parametrize("command", ["list", "stats"])
+def test_a_misspelt_job_is_told(failed: Cli, command: str) -> None:
+    """An empty table must not look like good news. No misuse: letters of a job that is gone are still shown."""
+    done = failed.run("dlq", command, "--job", "legder")
+
+    assert done.returncode == 0
+    assert "has no job 'legder' today; its jobs: ledger, search" in done.stderr
+
+
 def test_a_group_of_stats_is_a_filter_of_the_list(failed: Cli) -> None:
     """From the number to the letters behind it without a third tool."""
     for group in failed.json("dlq", "stats")["groups"]:
@@ -141,6 +150,8 @@ def test_payload_without_a_token_is_refused(failed: Cli) -> None:
         (("list", "--status", "gone"), "none of: any, dead"),
         (("list", "--after", "page 2"), "take it from the page before"),
         (("list", "--since", "yesterday"), "--since 'yesterday'"),
+        (("stats", "--since", "yesterday"), "as 24h for a day ago"),
+        (("list", "--since", "1h", "--until", "24h"), "nothing lies between them"),
         (("show", "17"), "no letter's id"),
         (("show", "00000000-0000-0000-0000-00000000ffff"), "has no dead letter"),
     ],

@@ -175,6 +175,11 @@ def test_two_who_press_at_once_are_one_run_and_one_conflict(
     )
 
 
+def _fingerprint(rows: Rows, letters: Letters) -> str:
+    (told,) = rows(f"SELECT fingerprint FROM tidegate.dead_letter WHERE id = '{letters.kept[0]}'")
+    return str(told[0])
+
+
 def test_a_letter_that_keeps_failing_is_quarantined_until_somebody_forces_it(letters: Letters, rows: Rows) -> None:
     """Case 54: poison does not go round for ever. The next try is refused, and a forced one has a reason."""
     letters.keep("poison")
@@ -190,6 +195,13 @@ def test_a_letter_that_keeps_failing_is_quarantined_until_somebody_forces_it(let
     assert "--force" in second.stderr
     assert audited(rows, 2) == [("tests", "dlq:replay", "failed"), ("tests", "dlq:replay", "denied")]
     assert "poison" not in paid(rows)
+    rehearsed = letters.cli.run("dlq", "replay", *letters.named(), "--force", "--rehearse", **once)
+    assert rehearsed.stderr.rstrip().endswith("--force"), "the plan that it names would have no letter without it"
+    for command in ("list", "stats"):
+        of_its_kind = letters.cli.run("dlq", command, "--fingerprint", _fingerprint(rows, letters))
+        assert "1 more of that kind is quarantined or being replayed: --status quarantined" in of_its_kind.stderr
+        asked_for = letters.cli.run("dlq", command, "--status", "dead")
+        assert "more of that kind" not in asked_for.stderr
 
     forced = letters.cli.run("dlq", "replay", *letters.named(), "--force", *WHY, **once, **MENDED)
 

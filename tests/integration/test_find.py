@@ -236,11 +236,11 @@ async def test_parked_event_is_found_behind_its_dead_letter(bench: Bench) -> Non
         assert [(each.offset, each.letter) for each in notes.parked] == [(1, letter.id)]
     by_key = of(await bench.find(KeySought(b"key-bad")), "notes")
     assert by_key.fate is Fate.DEAD_LETTER
-    assert by_key.told.endswith("; 1 events of the key wait behind it")
+    assert by_key.told.endswith("; 1 event of the key waiting behind it")
     status = await read_status(bench.app, bench.settings, SystemClock())
     assert [job.parked for job in status.jobs] == [1, 0]
     explained = await explain_job(bench.app, bench.settings, bench.app.job("notes"), SystemClock())
-    assert "; 1 events of it are parked behind dead letters of their keys" in explained.partitions[0][1].sentence
+    assert "; 1 event of it is parked behind dead letters of their keys" in explained.partitions[0][1].sentence
 
 
 async def test_undecodable_record_is_found_by_its_place(bench: Bench) -> None:

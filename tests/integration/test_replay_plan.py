@@ -219,6 +219,8 @@ async def test_quarantined_letters_need_force(bench: Bench, pool: Pool, replays:
     assert (list(plain.letters), counts(plain)) == ([second], {HazardCode.QUARANTINED: 1})
     assert hazard(plain, HazardCode.QUARANTINED).remedy == "--force includes them"
     assert (list(named.letters), counts(named)) == ([], {HazardCode.QUARANTINED: 1})
+    assert hazard(plain, HazardCode.QUARANTINED).sentence.startswith("1 more letter is left out: quarantined")
+    assert hazard(named, HazardCode.QUARANTINED).sentence.startswith("1 letter is left out: quarantined")
     assert (set(forced.letters), counts(forced)) == ({first, second}, {})
     assert list(only.letters) == [first]
 
@@ -232,6 +234,7 @@ async def test_decided_letters_are_left_out(bench: Bench, pool: Pool, replays: R
     plan = await planned(pool, letters)
 
     assert (list(plan.letters), counts(plan)) == ([], {HazardCode.DECIDED: 1})
+    assert hazard(plan, HazardCode.DECIDED).sentence == "1 letter is left out: decided about before (1 discarded)"
     with pytest.raises(Misconfigured, match="decided about"):
         await planned(pool, LetterFilter(states=[LetterState.DISCARDED]))
 

@@ -12,7 +12,7 @@ import pytest
 from dlq.runs import FailureGroup, Outcome, Run, RunKind, RunState
 from dlq.states import LetterState
 from tidegate.commands.dlq_run import go
-from tidegate.commands.dlq_run_output import next_commands, plain_run, shown_progress, state_of, told_run
+from tidegate.commands.dlq_run_output import next_commands, plain_run, shown_progress, state_of, told_report, told_run
 from tidegate.commands.dlq_words import How, Words
 from tidegate.replaying import ReplayProgress, ReplayReport
 from tidegate_kernel.errors import Misconfigured, Reason
@@ -71,6 +71,8 @@ def test_words_become_a_filter() -> None:
     )  # fmt: skip
     with pytest.raises(Misconfigured, match="--since"):
         Words(since="yesterday").filter()
+    with pytest.raises(Misconfigured, match="nothing lies between"):
+        Words(since="1h", until="2h").filter()
 
 
 @pytest.mark.parametrize(
@@ -106,6 +108,17 @@ def test_the_lines_about_a_run_add_up() -> None:
     assert lines[7] == "next: tidegate dlq replay --resume 17"
     told = plain_run(run_of(outcomes=outcomes))
     assert sum(told["outcomes"].values()) + told["undecided"] == told["letters"]
+
+
+def test_events_that_failed_in_their_turn_are_told_with_where_they_are() -> None:
+    """The run's letters may all have ended well, and the exit code is 1: why, and what to type, stands below."""
+    outcomes = {Outcome.DISCARDED: 10}
+
+    *_, one = told_report(ReplayReport(run=run_of(outcomes=outcomes), failures=[], failed_events=1))
+    *_, two = told_report(ReplayReport(run=run_of(outcomes=outcomes), failures=[], failed_events=2))
+
+    assert one == "1 event parked behind them failed and is a dead letter now: 'tidegate dlq list --job ledger'"
+    assert two == "2 events parked behind them failed and are dead letters now: 'tidegate dlq list --job ledger'"
 
 
 @pytest.mark.parametrize(

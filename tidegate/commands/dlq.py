@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Annotated
 from uuid import UUID
 
 import typer
 
+from dlq.states import UNRESOLVED
 from tidegate.commands.dlq_edit import EXAMPLES as EDIT_EXAMPLES
 from tidegate.commands.dlq_edit import edit_command
 from tidegate.commands.dlq_erase import EXAMPLES as ERASE_EXAMPLES
@@ -24,12 +25,20 @@ from tidegate.commands.dlq_filters import (
     Until,
     key_of,
     letter_id,
-    moment_of,
+    span_of,
     states_of,
 )
 from tidegate.commands.dlq_import import EXAMPLES as IMPORT_EXAMPLES
 from tidegate.commands.dlq_import import import_command
-from tidegate.commands.dlq_output import Shown, plain, plain_details, print_page, print_stats, told
+from tidegate.commands.dlq_output import (
+    Shown,
+    plain,
+    plain_details,
+    print_page,
+    print_stats,
+    say_what_is_not_shown,
+    told,
+)
 from tidegate.commands.dlq_replay import DISCARD_EXAMPLES, REPLAY_EXAMPLES, discard_command, replay_command
 from tidegate.commands.dlq_runs import (
     APPROVE_EXAMPLES,
@@ -61,7 +70,7 @@ from tidegate.console.letters import (
 )
 from tidegate.migrations.revisions import require_schema
 from tidegate_kernel.errors import Reason
-from tidegate_kernel.postgres import connect
+from tidegate_kernel.postgres import Connection, connect
 from tidegate_kernel.settings import Settings
 
 letter_commands = typer.Typer(
@@ -98,18 +107,19 @@ def list_command(
     as_json: JsonOption = False,
 ) -> None:
     """Show dead letters, the newest failure first, without anything of their payload."""
-    service = load_app(app).service
+    loaded = load_app(app)
+    first, last = span_of(since, until)
     wanted = LetterFilter(
         jobs=job, reason=reason, fingerprint=fingerprint, event_type=type_name, tenant=tenant, brand=brand,
-        states=states_of(status), since=moment_of("--since", since), until=moment_of("--until", until), error=error,
-        key=key_of(key),
+        states=states_of(status), since=first, until=last, error=error, key=key_of(key),
     )  # fmt: skip
     start = None if after is None else Cursor.parse(after)
-    page = wait_for(_list(settings_of(), service, wanted, start, limit))
+    page, others = wait_for(_list(settings_of(), loaded.service, wanted, start, limit))
     if as_json:
         print_json({"letters": [plain(each) for each in page.letters], "after": page.after and str(page.after)})
     else:
         print_page(page)
+    say_what_is_not_shown(loaded, job, 0 if status else others)
 
 
 @letter_commands.command(
@@ -136,17 +146,18 @@ def stats_command(
     as_json: JsonOption = False,
 ) -> None:
     """Count dead letters by job, reason and fingerprint, the largest group first, each with a sample."""
-    service = load_app(app).service
+    loaded = load_app(app)
+    first, last = span_of(since, until)
     wanted = LetterFilter(
         jobs=job, reason=reason, fingerprint=fingerprint, event_type=type_name, tenant=tenant, brand=brand,
-        states=states_of(status), since=moment_of("--since", since), until=moment_of("--until", until), error=error,
-        key=key_of(key),
+        states=states_of(status), since=first, until=last, error=error, key=key_of(key),
     )  # fmt: skip
-    stats = wait_for(_stats(settings_of(), service, wanted, limit))
+    stats, others = wait_for(_stats(settings_of(), loaded.service, wanted, limit))
     if as_json:
         print_json(asdict(stats))
     else:
         print_stats(stats)
+    say_what_is_not_shown(loaded, job, 0 if status else others)
 
 
 @letter_commands.command(
@@ -183,18 +194,29 @@ letter_commands.command("stop", epilog=STOP_EXAMPLES)(stop_command)
 letter_commands.command("approve", epilog=APPROVE_EXAMPLES)(approve_command)
 
 
-async def _list(settings: Settings, service: str, wanted: LetterFilter, after: Cursor | None, limit: int) -> LetterPage:
+async def _list(
+    settings: Settings, service: str, wanted: LetterFilter, after: Cursor | None, limit: int
+) -> tuple[LetterPage, int]:
+    """The page, and how many more of that kind nobody has decided about."""
     dsn = settings.postgres_dsn.get_secret_value()
     await require_schema(dsn)
     async with connect(dsn) as connection:
-        return await list_letters(connection, service, wanted, after=after, limit=limit)
+        page = await list_letters(connection, service, wanted, after=after, limit=limit)
+        return page, await _others(connection, service, wanted)
 
 
-async def _stats(settings: Settings, service: str, wanted: LetterFilter, limit: int) -> LetterStats:
+async def _stats(settings: Settings, service: str, wanted: LetterFilter, limit: int) -> tuple[LetterStats, int]:
+    """The groups, and how many more of that kind nobody has decided about."""
     dsn = settings.postgres_dsn.get_secret_value()
     await require_schema(dsn)
     async with connect(dsn) as connection:
-        return await letter_stats(connection, service, wanted, limit=limit)
+        stats = await letter_stats(connection, service, wanted, limit=limit)
+        return stats, await _others(connection, service, wanted)
+
+
+async def _others(connection: Connection, service: str, wanted: LetterFilter) -> int:
+    states = [state for state in UNRESOLVED if state not in wanted.states]
+    return (await letter_stats(connection, service, replace(wanted, states=states), limit=1)).all_letters
 
 
 async def _show(settings: Settings, service: str, letter: UUID, *, with_payload: bool) -> Shown:

@@ -54,6 +54,14 @@ def moment_of(option: str, text: str | None) -> datetime | None:
     return None if text is None else moment(option, text)
 
 
+def span_of(since: str | None, until: str | None) -> tuple[datetime | None, datetime | None]:
+    """Raises Misconfigured for what is no moment, and where nothing can lie between the two."""
+    start, end = moment_of("--since", since), moment_of("--until", until)
+    if start is not None and end is not None and start >= end:
+        raise Misconfigured(f"--since {since!r} is not before --until {until!r}: nothing lies between them")
+    return start, end
+
+
 def key_of(text: str | None) -> bytes | None:
     """The bytes that were typed."""
     # Arguments that are no UTF-8 arrive with surrogates for their bytes.

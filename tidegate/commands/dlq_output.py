@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from rich.markup import escape
 
+from tidegate.app import App
 from tidegate.commands.options import print_table, say
 from tidegate.commands.readable import printable, spelled
 from tidegate.console.letters import LetterDetails, LetterGroup, LetterPage, LetterStats, ListedLetter, Payload
@@ -63,12 +64,23 @@ def _group_cells(each: LetterGroup) -> list[object]:
     return [escape(each.job), each.reason, each.fingerprint, each.letters, *times, each.sample, error]
 
 
+def say_what_is_not_shown(app: App, jobs: Sequence[str] | None, others: int) -> None:
+    """An empty table must not look like good news: `others` wait for a decision, too, and a job may be misspelt."""
+    if others:
+        are = "1 more of that kind is" if others == 1 else f"{others:,} more of that kind are"
+        say(f"{are} quarantined or being replayed: --status quarantined --status replaying")
+    known = sorted(job.code for job in app.jobs)
+    for code in jobs or ():
+        if code not in known:
+            say(f"service {app.service!r} has no job {code!r} today; its jobs: {', '.join(known)}")
+
+
 def told(shown: Shown) -> Iterator[str]:
     """Lines about one letter."""
     letter = shown.letter
     for name, value in _facts(letter):
         if value not in ("", None):
-            yield f"{name + ':':<16}{printable(str(value))}"
+            yield f"{name + ':':<15} {printable(str(value))}"
     yield "stack:"
     yield from (f"  {printable(line)}" for line in letter.stack.splitlines())
     yield from _told_payload(shown.payload) if shown.payload is not None else _told_masked(letter)

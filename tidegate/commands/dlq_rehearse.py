@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from tidegate.app import App
-from tidegate.commands.dlq_run_output import Tenths
+from tidegate.commands.dlq_run_output import Tenths, counted
 from tidegate.commands.options import actor_of, print_json, say, tell
 from tidegate.jobs.replays import Asked
 from tidegate.migrations.revisions import require_schema
@@ -81,7 +81,7 @@ class _Progress:
 
 def told_rehearsal(report: RehearsalReport) -> Iterator[str]:
     """Lines about what would become of the letters; the numbers add up to them."""
-    yield f"rehearsal of {report.letters:,} letters of job {report.job!r}, plan {report.digest}"
+    yield f"rehearsal of {counted(report.letters, 'letter')} of job {report.job!r}, plan {report.digest}"
     yield f"  {report.passing:,} would pass"
     for number, what in (
         (report.failing, "would fail or be refused"),

@@ -52,10 +52,14 @@ class _Asking:
     def next_command(self, plan: ReplayPlan) -> str:
         """What does it, to be pasted: the same words, bound to this plan."""
         reason = shlex.quote(self.how.said_reason) if self.how.said_reason else "'…'"
-        force = " --force" if self.how.is_forced else ""
         rate = f" --rate {self.how.rate}" if self.how.rate else ""
-        chosen = f"{command_of(self.kind)} {shlex.join(self.words.spelled())}{force}{rate}"
-        return f"{chosen} --digest {plan.digest} --reason {reason} --yes"
+        return f"{self.plan_command}{rate} --digest {plan.digest} --reason {reason} --yes"
+
+    @property
+    def plan_command(self) -> str:
+        """What shows the plan of just these letters."""
+        force = " --force" if self.how.is_forced else ""
+        return f"{command_of(self.kind)} {shlex.join(self.words.spelled())}{force}"
 
     def asked(self, plan: ReplayPlan, letters: Sequence[UUID]) -> Asked:
         return Asked(
@@ -151,7 +155,7 @@ def _rehearse(asking: _Asking) -> None:
         asking.app,
         asking.settings,
         partial(_asked, asking),
-        next_command=f"{command_of(asking.kind)} {shlex.join(asking.words.spelled())}",
+        next_command=asking.plan_command,
         as_json=asking.how.as_json,
     )
 
@@ -205,6 +209,7 @@ async def _asked(asking: _Asking, connection: Connection, actor: Actor) -> Asked
     plan = await _planned(asking, connection)
     for hazard in plan.hazards:
         say(hazard.sentence)
+    # A run without letters lets loose events go on; whoever named letters wants those and nothing else.
     if plan.letters or not (plan.is_empty or asking.words.letters):
         return asking.asked(plan, plan.letters)
     why = next((h for h in plan.hazards if h.code in (HazardCode.REPLAYING, HazardCode.QUARANTINED)), None)

@@ -32,21 +32,29 @@ _WORDS = {
 
 def told_plan(plan: ReplayPlan) -> Iterator[str]:
     """Lines about a plan, without anything of the payload."""
-    yield f"{plan.kind} of {_count(len(plan.letters), 'letter')} of job {plan.job!r}, plan {plan.digest}"
+    yield f"{plan.kind} of {counted(len(plan.letters), 'letter')} of job {plan.job!r}, plan {plan.digest}"
     if plan.letters:
-        yield f"  {_count(plan.keys, 'key')}; failed from {_time(plan.first_failed_at)} to {_time(plan.last_failed_at)}"
+        span = f"from {_time(plan.first_failed_at)} to {_time(plan.last_failed_at)}"
+        yield f"  {counted(plan.keys, 'key')}; failed {span}"
     for group in plan.groups[:_MOST_GROUPS_TOLD]:
         where = group.handler or "no handler"
         yield (
-            f"  {_count(group.letters, 'letter')} {group.reason} {group.fingerprint} in {where}: "
+            f"  {counted(group.letters, 'letter')} {group.reason} {group.fingerprint} in {where}: "
             f"{group.error_class}: {group.error_message} (as {group.sample})"
         )
     if plan.all_groups > _MOST_GROUPS_TOLD:
-        yield f"  and {_count(plan.all_groups - _MOST_GROUPS_TOLD, 'more kind')} of failures"
-    for event in plan.parked_first:
-        yield f"  frees event {event.event_id or 'without id'} at {event.topic}:{event.partition}:{event.offset}"
+        yield f"  and {counted(plan.all_groups - _MOST_GROUPS_TOLD, 'more kind')} of failures"
+    yield from _told_parked(plan)
     for hazard in plan.hazards:
         yield f"! {hazard.sentence}{f'; {hazard.remedy}' if hazard.remedy else ''}"
+
+
+def _told_parked(plan: ReplayPlan) -> Iterator[str]:
+    for event in plan.parked_first:
+        yield f"  frees event {event.event_id or 'without id'} at {event.topic}:{event.partition}:{event.offset}"
+    more = plan.parked - len(plan.parked_first)
+    if more > 0:
+        yield f"  frees {counted(more, 'more event')}"
 
 
 def plain_plan(plan: ReplayPlan) -> dict[str, Any]:
@@ -60,18 +68,20 @@ def told_report(report: ReplayReport) -> Iterator[str]:
     """Lines about what a run has come to; the numbers add up to its letters."""
     yield from told_run(report.run, report.failures)
     if report.failed_events:
-        yield f"{_count(report.failed_events, 'event')} parked behind them failed in their turn: dead letters now"
+        dead = "is a dead letter" if report.failed_events == 1 else "are dead letters"
+        failed = counted(report.failed_events, "event")
+        yield f"{failed} parked behind them failed and {dead} now: 'tidegate dlq list --job {report.run.job}'"
 
 
 def told_run(run: Run, failures: Sequence[FailureGroup]) -> Iterator[str]:
     """Lines about a run, and what to type next."""
-    yield f"run {run.id}, {run.kind} of {_count(run.letters, 'letter')} of job {run.job!r}: {state_of(run)}"
+    yield f"run {run.id}, {run.kind} of {counted(run.letters, 'letter')} of job {run.job!r}: {state_of(run)}"
     for outcome, letters in _in_order(run.outcomes):
         yield f"  {letters:,} {_WORDS[outcome]}"
     if run.undecided:
         yield f"  {run.undecided:,} undecided"
     if run.parked:
-        yield f"  {_count(run.parked, 'event')} parked behind them handled"
+        yield f"  {counted(run.parked, 'event')} parked behind them handled"
     for each in failures:
         yield (
             f"  {each.letters:,} failed with {each.reason} {each.fingerprint}: {each.error_class} (as {each.sample}: "
@@ -195,7 +205,8 @@ def _in_order(outcomes: Mapping[Outcome, int]) -> Iterator[tuple[Outcome, int]]:
     return ((outcome, outcomes[outcome]) for outcome in Outcome if outcomes.get(outcome))
 
 
-def _count(number: int, what: str) -> str:
+def counted(number: int, what: str) -> str:
+    """A number with its noun."""
     return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 
-from tidegate.commands.dlq_filters import key_of, moment_of, states_of
+from tidegate.commands.dlq_filters import key_of, span_of, states_of
 from tidegate.console.letters import LetterFilter
 from tidegate_kernel.errors import Misconfigured, Reason
 
@@ -44,6 +44,7 @@ class Words:
 
     def filter(self) -> LetterFilter:
         """Raises Misconfigured for a state or a moment that is none."""
+        since, until = span_of(self.since, self.until)
         return LetterFilter(
             states=states_of(self.status),
             reason=self.failed_for,
@@ -51,8 +52,8 @@ class Words:
             event_type=self.type,
             tenant=self.tenant,
             brand=self.brand,
-            since=moment_of("--since", self.since),
-            until=moment_of("--until", self.until),
+            since=since,
+            until=until,
             error=self.error,
             key=key_of(self.key),
         )

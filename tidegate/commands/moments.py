@@ -14,7 +14,10 @@ def moment(option: str, text: str) -> datetime:
     """Returns the time that `text` says, in UTC. Raises Misconfigured, naming the option."""
     if re.fullmatch(r"\d+[a-zA-Z]", text):
         return SystemClock().now() - duration(option, text)
-    return instant(option, text).astimezone(UTC)
+    try:
+        return instant(option, text).astimezone(UTC)
+    except Misconfigured as error:
+        raise Misconfigured(f"{error}, and not as 24h for a day ago") from error
 
 
 def instant(option: str, text: str) -> datetime:

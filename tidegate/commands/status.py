@@ -70,7 +70,8 @@ def _print(found: ServiceStatus, *, partitions: bool) -> None:
         for intent in job.intents:
             tell(f"{job.code}: {told_standing(job.code, intent)}")
         if job.parked:
-            tell(f"{job.code}: {job.parked} events are parked behind dead letters of their keys")
+            told = "1 event is" if job.parked == 1 else f"{job.parked} events are"
+            tell(f"{job.code}: {told} parked behind dead letters of their keys")
         if job.backlog is not None:
             tell(f"{job.code}: rests: {job.backlog}")
         for each in job.partitions:

@@ -246,7 +246,8 @@ def _with_parked(facts: Facts, found: Explanation) -> Explanation:
     """Told, too: what has been passed and still has to be handled, and how its replay is planned."""
     if not facts.parked:
         return found
-    sentence = f"{found.sentence}; {facts.parked} events of it are parked behind dead letters of their keys"
+    told = "1 event of it is" if facts.parked == 1 else f"{facts.parked} events of it are"
+    sentence = f"{found.sentence}; {told} parked behind dead letters of their keys"
     return Explanation(found.cause, sentence, list(dict.fromkeys([*found.commands, _plan_of_replay(facts)])))
 
 

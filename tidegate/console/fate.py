@@ -163,7 +163,7 @@ def fate_of_event(traces: Traces, *, lacking: str | None) -> Verdict:
 def fate_of_key(traces: Traces) -> Verdict:
     """The verdict on a record key: only its dead letters, and what waits behind them, are known by key."""
     if traces.letters:
-        waiting = f"; {_many(traces)} of the key wait behind it" if traces.parked else ""
+        waiting = f"; {_many(traces)} of the key waiting behind it" if traces.parked else ""
         return Verdict(Fate.DEAD_LETTER, _told_letters(traces) + waiting)
     if traces.parked:
         return Verdict(Fate.PARKED, f"{_many(traces)} of the key, the first {_told_parked(traces)}")
@@ -243,7 +243,8 @@ def _told_letters(traces: Traces) -> str:
     letter = traces.letters[0]
     more = "" if len(traces.letters) == 1 else f", the newest of {len(traces.letters)}"
     waiting = "; on its way to the DLQ topic" if letter.is_waiting else ""
-    return f"dead letter {letter.id}{more}: {letter.state}, {letter.reason} after {letter.attempts} attempts{waiting}"
+    attempts = "1 attempt" if letter.attempts == 1 else f"{letter.attempts} attempts"
+    return f"dead letter {letter.id}{more}: {letter.state}, {letter.reason} after {attempts}{waiting}"
 
 
 def _told_parked(traces: Traces) -> str:
@@ -256,6 +257,8 @@ def _told_parked(traces: Traces) -> str:
 
 def _many(traces: Traces) -> str:
     count = len(traces.parked)
+    if count == 1:
+        return "1 event"
     return f"{count} events" if count < _MOST_TOLD else f"{count} events or more"
 
 

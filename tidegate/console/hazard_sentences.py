@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from uuid import UUID
 
 from dlq.runs import RunKind
@@ -71,23 +71,32 @@ def _of_what_is_left_out(found: Found) -> Iterator[Hazard]:
     yield Hazard(
         code=HazardCode.REPLAYING,
         count=replaying,
-        sentence=f"{_count(replaying, 'more letter')} {_is(replaying)} left out: in the hands of run {runs}",
+        sentence=f"{_left_out(found, replaying)}: in the hands of run {runs}",
         remedy="see how it goes: 'tidegate dlq runs'; what it leaves undecided can be asked for again",
     )
     quarantined = states.get(LetterState.QUARANTINED, 0)
     yield Hazard(
         code=HazardCode.QUARANTINED,
         count=quarantined,
-        sentence=f"{_count(quarantined, 'more letter')} {_is(quarantined)} left out: quarantined after "
-        "too many failed replays",
+        sentence=f"{_left_out(found, quarantined)}: quarantined after too many failed replays",
         remedy="--force includes them" if not found.is_forced else "add --status quarantined",
     )
-    decided = sum(count for state, count in states.items() if state in FINAL)
+    decided = {state: count for state, count in states.items() if state in FINAL}
     yield Hazard(
         code=HazardCode.DECIDED,
-        count=decided,
-        sentence=f"{_count(decided, 'letter')} {_is(decided)} left out: it was decided about them before",
+        count=sum(decided.values()),
+        sentence=f"{_left_out(found, sum(decided.values()))}: decided about before ({_by_state(decided)})",
     )
+
+
+def _left_out(found: Found, number: int) -> str:
+    """`more` only where the plan has some: a plan of nothing would seem to have more than it has."""
+    told = _count(number, "more letter" if found.letters else "letter")
+    return f"{told} {_verb(number, 'is', 'are')} left out"
+
+
+def _by_state(counts: Mapping[LetterState, int]) -> str:
+    return ", ".join(f"{count:,} {state}" for state, count in sorted(counts.items()))
 
 
 def _of_what_passed_since(found: Found) -> Iterator[Hazard]:
@@ -95,7 +104,8 @@ def _of_what_passed_since(found: Found) -> Iterator[Hazard]:
     yield Hazard(
         code=HazardCode.LATER_PASSED,
         count=keyed,
-        sentence=f'{_count(keyed, "letter")} have a key, and the job does not park (order="skip"): later events of '
+        sentence=f"{_count(keyed, 'letter')} {_verb(keyed, 'has', 'have')} a key, and the job does not park "
+        '(order="skip"): later events of '
         "these keys may have been handled since, and the letters' own come after them now",
         remedy="make sure that the handlers do not let an older event overwrite what a newer one has done",
     )
@@ -125,58 +135,65 @@ def _of_claims(found: Found) -> Iterator[Hazard]:
         "failed before the job's dedupe horizon, and a later delivery of the event was taken since: they end as "
         "already_processed, without effect",
     )
-    count = facts["unclaimed"]
+    unclaimed = facts["unclaimed"]
     yield _letters(
         found,
         HazardCode.UNCLAIMED,
         "unclaimed",
-        f"{'has' if count == 1 else 'have'} no claim (undecodable, or their handling never ended): the id is claimed "
+        f"{_verb(unclaimed, 'has', 'have')} no claim (undecodable, or their handling never ended): the id is claimed "
         "at replay, and where another delivery of the event has it, the letter ends as already_processed",
     )
 
 
 def _of_records(found: Found) -> Iterator[Hazard]:
-    absent = found.facts["absent_sample"]
+    absent, unread = found.facts["absent"], found.facts["unread"]
     yield _letters(
         found,
         HazardCode.NO_PAYLOAD,
         "absent",
-        "hold no payload, because the client could not read the record: they will be refused, and stay",
+        f"{_verb(absent, 'holds', 'hold')} no payload, because the client could not read the record: refused if "
+        "replayed",
         "see whether the topic still has one: 'tidegate dlq show "
-        f"{absent}' names its place; what it should say can be given by 'tidegate dlq edit'",
+        f"{found.facts['absent_sample']}' names its place; what it should say can be given by 'tidegate dlq edit'",
     )
     yield _letters(
         found,
         HazardCode.UNREAD_TOPIC,
         "unread",
-        "are of a topic that the job reads no more: they will be refused, and stay",
+        f"{_verb(unread, 'is', 'are')} of a topic that the job reads no more: refused if replayed",
         "replay them with a version of the job that reads it, or discard them",
     )
 
 
 def _of_deeds(found: Found) -> Iterator[Hazard]:
+    facts = found.facts
+    passed_by, edited, replayed, last = (facts[each] for each in ("passed_by", "edited", "replayed", "last_try"))
     yield _letters(
-        found, HazardCode.PASSED_BY, "passed_by", "were discarded by somebody before: they end as discarded, unhandled"
+        found,
+        HazardCode.PASSED_BY,
+        "passed_by",
+        f"{_verb(passed_by, 'was', 'were')} discarded by somebody before: a replay ends in discarded, unhandled",
     )
     yield _letters(
         found,
         HazardCode.EDITED,
         "edited",
-        "were edited: they are handled as the edit says, and claim the id that it has",
-        f"see what was changed, by whom and why: 'tidegate dlq show {found.facts['edited_sample']}'",
+        f"{_verb(edited, 'was', 'were')} edited: what is handled, and the id that is claimed, is as the edit says",
+        f"see what was changed, by whom and why: 'tidegate dlq show {facts['edited_sample']}'",
     )
     yield _letters(
         found,
         HazardCode.REPLAYED_BEFORE,
         "replayed",
-        "were replayed before, and failed again",
-        "--rehearse tells which of them pass today, and changes nothing",
+        f"{_verb(replayed, 'was', 'were')} replayed before, and failed again",
+        "--rehearse tells what passes today, and changes nothing",
     )
     yield _letters(
         found,
         HazardCode.LAST_TRY,
         "last_try",
-        f"will be quarantined if they fail once more: {found.most_replays} replays is the most",
+        f"will be quarantined if {_verb(last, 'it fails', 'they fail')} once more: {found.most_replays} replays is "
+        "the most",
         "--rehearse first",
     )
 
@@ -196,5 +213,5 @@ def _count(number: int, what: str) -> str:
     return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
 
 
-def _is(number: int) -> str:
-    return "is" if number == 1 else "are"
+def _verb(number: int, one: str, many: str) -> str:
+    return one if number == 1 else many
