@@ -71,16 +71,6 @@ class Blocking(NamedTuple):
     offset: int
 
 
-class Head(NamedTuple):
-    """What comes first in a key's sequence: a dead letter, or a parked event by its number."""
-
-    letter: UUID | None
-    parked: int | None
-
-
-# What the consumer does.
-
-
 async def blocked_among(connection: Connection, job: JobId, keys: Collection[OrderKey]) -> Mapping[OrderKey, int]:
     """Returns those of `keys` that are blocked, locked until the caller's transaction ends, with how many are parked.
 
@@ -139,48 +129,6 @@ async def park(connection: Connection, job: JobId, letters: Sequence[Blocking], 
         )
     if events:
         await connection.execute(_QUERIES["add_events"], job, *_event_columns(events, turns))
-
-
-# What a replay does, or whoever discards a letter or lets it expire.
-
-
-async def lock_key(connection: Connection, job: JobId, key: OrderKey) -> bool:
-    """The key is the caller's until its transaction ends; whether it is blocked at all. Nobody parks behind it then."""
-    return bool(await blocked_among(connection, job, [key]))
-
-
-async def head_of(connection: Connection, job: JobId, key: OrderKey) -> Head | None:
-    """Returns what comes first in the sequence of a locked key; None where nothing is left.
-
-    A parked event that also waits for another key, which is still blocked, is not to be handled yet: lock both first.
-    """
-    row = await connection.fetchrow(_QUERIES["head_of_key"], job, *key)
-    return None if row is None else Head(row["letter"], row["parked"])
-
-
-async def keys_of_letter(connection: Connection, letter: UUID) -> Sequence[OrderKey]:
-    """Returns the keys that the letter blocks, nearly always one; none where it blocks nothing (any more)."""
-    rows = await connection.fetch(_QUERIES["keys_of_letter"], letter)
-    return [OrderKey(row["topic"], row["key"]) for row in rows]
-
-
-async def keys_behind(connection: Connection, job: JobId, key: OrderKey) -> Sequence[OrderKey]:
-    """Returns the other keys with events that wait for this one, too."""
-    rows = await connection.fetch(_QUERIES["keys_behind"], job, *key)
-    return [OrderKey(key.topic, row["order_key"]) for row in rows]
-
-
-async def take_out(connection: Connection, job: JobId, key: OrderKey, head: Head) -> bool:
-    """What came first has been dealt with; whether the key, which the caller has locked, is free now.
-
-    What became of a letter is told by its own state, which the caller writes in the same transaction; of a parked event
-    nothing is kept but its claim.
-    """
-    if head.letter is not None:
-        await connection.execute(_QUERIES["take_out_letter"], head.letter, *key)
-    if head.parked is not None:
-        await connection.execute(_QUERIES["take_out_event"], job, *key, head.parked)
-    return await connection.fetchval(_QUERIES["free_key"], job, *key) is not None
 
 
 def _columns(keys: Collection[OrderKey]) -> tuple[list[str], list[UUID]]:

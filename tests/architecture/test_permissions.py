@@ -24,7 +24,6 @@ WORKERS_OWN = {
     ("dlq/forgetting/upkeep.py", "LetterUpkeep._step"): "upkeep, by the policy of whoever deploys",
     ("dlq/letters.py", "record_dead_letters"): "the settle",
     ("dlq/parking.py", "park"): "the settle",
-    ("dlq/parking.py", "take_out"): "part of a transaction in which somebody may decide about a letter",
     ("dlq/runs.py", "decide"): "the work of a run that was permitted when it began",
     ("dlq/runs.py", "end"): "the run's own end",
     ("dlq/runs.py", "hold"): "the lease of a run that was permitted when it began",

@@ -13,7 +13,8 @@ import pytest
 
 from consumers.batch import Attempts, Batch, Outcome
 from dlq.corrections import corrections_from, keep_edit
-from dlq.parking import lock_key, record_key
+from dlq.parking import record_key
+from dlq.sequences import lock_keys
 from tests.everywhere import columns_with
 from tests.integration.parking_bench import BAD, GARBAGE, Bench, Note, Noted, note, of_key, parking_job
 from tests.integration.replay_bench import ReplayBench
@@ -277,7 +278,7 @@ async def test_whoever_is_at_the_key_is_waited_for(bench: Bench, job: ConsumerJo
     async with bench.pool.acquire() as replaying:
         transaction = replaying.transaction()
         await transaction.start()
-        await lock_key(replaying, JobId(1), key)
+        await lock_keys(replaying, JobId(1), [key])
         erasing = asyncio.create_task(erase(bench, job, Subject(key=JANE_KEY)))
         await until_somebody_waits(bench)
         assert not erasing.done()

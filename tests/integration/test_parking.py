@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dlq.parking import Head, head_of, keys_of_letter, lock_key, record_key, take_out
+from dlq.parking import record_key
+from dlq.sequences import first_links, keys_of, lock_keys, take_out
 from tests.integration.parking_bench import BAD, GARBAGE, GOOD, Bench, Note, make_bench, note, of_key
 from tests.integration.road import TOPIC_ID, MakeRoad
 from tidegate import Context, Event, ParkingLimit, Rejected, RetryLater, handle, handle_batch
@@ -289,17 +289,18 @@ async def test_a_sequence_is_taken_from_its_head(bench: Bench) -> None:
     await bench.settle([of_key(2, K), of_key(3, K, GARBAGE), of_key(4, K)])
     key = record_key(of_key(0, K))
     assert key is not None
-    offsets, freed = [], []
+    offsets, blocked = [], []
 
     async with bench.pool.acquire() as connection, connection.transaction():
-        assert await lock_key(connection, bench.parts.id, key)
-        while (head := await head_of(connection, bench.parts.id, key)) is not None:
-            offsets.append(await _offset(bench, head))
-            freed.append(await take_out(connection, bench.parts.id, key, head))
+        assert await lock_keys(connection, bench.parts.id, [key])
+        while link := (await first_links(connection, bench.parts.id, [key])).get(key):
+            offsets.append(link.offset)
+            letters, events = ([link.letter], []) if link.letter else ([], [link.parked or 0])
+            await take_out(connection, bench.parts.id, letters=letters, events=events, keys=[key])
+            blocked.append(bool(await lock_keys(connection, bench.parts.id, [key])))
 
     assert offsets == [0, 1, 2, 3, 4]
-    assert freed == [False, False, False, False, True]
-    assert await bench.blocked_keys() == 0
+    assert blocked == [True, True, True, True, False]
     await bench.settle([of_key(5, K)])
     assert await bench.effects() == ["e5"]
 
@@ -318,34 +319,7 @@ async def test_a_key_stays_blocked_while_anything_of_it_waits(bench: Bench) -> N
 async def _deal_with_letter(bench: Bench, state: str) -> None:
     async with bench.pool.acquire() as connection, connection.transaction():
         letter = await connection.fetchval("SELECT id FROM tidegate.dead_letter")
-        [key] = await keys_of_letter(connection, letter)
-        assert await lock_key(connection, bench.parts.id, key)
+        keys = (await keys_of(connection, [letter]))[letter]
+        assert await lock_keys(connection, bench.parts.id, keys)
         await connection.execute("UPDATE tidegate.dead_letter SET state = $2 WHERE id = $1", letter, state)
-        await take_out(connection, bench.parts.id, key, Head(letter, None))
-
-
-async def _offset(bench: Bench, head: Head) -> int:
-    query = 'SELECT "offset" FROM tidegate.dead_letter WHERE id = $1'
-    if head.letter is None:
-        query = 'SELECT "offset" FROM tidegate.parked WHERE id = $1'
-    offset: int = await bench.pool.fetchval(query, head.letter or head.parked)
-    return offset
-
-
-async def test_the_documented_statements_free_a_key(bench: Bench) -> None:
-    """Until letters can be dealt with by a command, this is all that whoever is on call has: it must be right."""
-    await bench.settle([of_key(0, K, BAD), of_key(1, K), of_key(2, K, GARBAGE), of_key(3, L, BAD), of_key(4, L)])
-    letter = await bench.pool.fetchval('SELECT id FROM tidegate.dead_letter WHERE "offset" = 0')
-
-    await bench.pool.execute(_documented().replace(":'letter'", f"'{letter}'"))
-
-    await bench.settle([of_key(5, K), of_key(6, L)])
-    assert await bench.effects() == ["e5"]
-    assert await bench.parked() == ["e4", "e6"]
-    states = await bench.pool.fetch('SELECT "offset", state FROM tidegate.dead_letter ORDER BY "offset"')
-    assert [tuple(row) for row in states] == [(0, "discarded"), (2, "discarded"), (3, "dead")]
-
-
-def _documented() -> str:
-    text = (Path(__file__).parents[2] / "docs" / "dead-letters.md").read_text(encoding="utf-8")
-    return text[text.index("BEGIN;") : text.index("COMMIT;") + len("COMMIT;")]
+        await take_out(connection, bench.parts.id, letters=[letter], events=[], keys=keys)

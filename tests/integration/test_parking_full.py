@@ -8,7 +8,8 @@ import pytest
 
 from consumers.lags import lags_of
 from consumers.parking import ParkingLimit
-from dlq.parking import head_of, lock_key, record_key, take_out
+from dlq.parking import record_key
+from dlq.sequences import beginnings, lock_keys, take_out
 from tests.integration.notes import Note, make_loop, note, noted, running, stands_at, until
 from tidegate import Context, Rejected, RetryPolicy
 from tidegate.testing.memory import MemoryBroker
@@ -57,9 +58,11 @@ async def test_a_partition_without_room_rests_until_there_is_some(pool: Pool, da
         assert key is not None
         async with pool.acquire() as connection, connection.transaction():
             job = JobId(await connection.fetchval("SELECT id FROM tidegate.job"))
-            await lock_key(connection, job, key)
-            while (head := await head_of(connection, job, key)) is not None:
-                await take_out(connection, job, key, head)
+            await lock_keys(connection, job, [key])
+            links = (await beginnings(connection, job, [key], limit=10))[key]
+            letters = [link.letter for link in links if link.letter is not None]
+            events = [link.parked for link in links if link.parked is not None]
+            await take_out(connection, job, letters=letters, events=events, keys=[key])
         await stands_at(pool, 5)
 
     assert await _noted(pool) == ["e2", "e3", "e4"]
