@@ -79,12 +79,14 @@ def test_a_database_that_never_saw_the_failure_replays_from_the_topic(failed: Cl
     words = ("dlq", "replay", "--job", "ledger", "--from-topic")
 
     shown = new_cli.run(*words, **MENDED)
+    as_json = new_cli.json(*words)
     done = new_cli.run(*words, *WHY, **MENDED)
     again = new_cli.run(*words, *WHY, **MENDED)
 
     assert (shown.returncode, done.returncode, again.returncode) == (0, 0, 0), done.stderr
-    assert "tells of 1 letters, 0 of which the database has" in shown.stdout
-    assert "1 letters came in" in done.stderr
+    assert "tells of 1 letter, 0 of which the database has" in shown.stdout
+    assert (as_json["import"]["letters"], as_json["import"]["known"], as_json["is_done"]) == ({"dead": 1}, 0, False)
+    assert "1 letter came in" in done.stderr
     assert "1 resolved" in done.stdout
     assert "there is nothing to be done" in again.stderr
     dsn = new_cli.environment["TIDEGATE_POSTGRES_DSN"]

@@ -96,15 +96,17 @@ def _counts(counts: Mapping[Any, int]) -> dict[str, int]:
 
 
 def _plain(report: ImportReport, *, is_done: bool) -> dict[str, Any]:
-    plan = report.plan
+    return {**plain_import(report.plan), "is_done": is_done, "restored": _counts(report.restored)}
+
+
+def plain_import(plan: ImportPlan) -> dict[str, Any]:
+    """A plan for JSON."""
     return {
         "job": plan.job,
         "topic": plan.topic,
-        "is_done": is_done,
         "records": plan.records,
         "letters": _counts(plan.letters),
         "malformed": plan.misfits,
-        "first_malformed": plan.first_misfits,
+        "first_malformed": dict(plan.first_misfits),
         "known": plan.known,
-        "restored": _counts(report.restored),
     }

@@ -6,7 +6,7 @@ import asyncio
 import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -16,7 +16,8 @@ import typer
 from dlq.runs import RunKind
 from tidegate.app import App
 from tidegate.commands.dlq_filters import letter_id
-from tidegate.commands.dlq_run_output import plain_plan, plain_report, shown_progress, told_plan, told_report
+from tidegate.commands.dlq_import import plain_import
+from tidegate.commands.dlq_run_output import counted, plain_plan, plain_report, shown_progress, told_plan, told_report
 from tidegate.commands.dlq_words import How, Words, refuse_contradictions
 from tidegate.commands.loading import load_app
 from tidegate.commands.options import actor_of, print_json, say, settings_of, tell, wait_for
@@ -132,10 +133,10 @@ async def _job(asking: _Asking, connection: Connection, letters: Sequence[UUID])
 def _show_import(asking: _Asking) -> None:
     plan = wait_for(_planned_import(asking))
     if asking.how.as_json:
-        print_json({"import": asdict(plan), "is_done": False})
+        print_json({"import": plain_import(plan), "is_done": False})
     else:
         letters = sum(plan.letters.values())
-        tell(f"topic {plan.topic} tells of {letters} letters, {plan.known} of which the database has")
+        tell(f"topic {plan.topic} tells of {counted(letters, 'letter')}, {plan.known} of which the database has")
     say("nothing was changed; they come in first, and then the replay is planned and run: add --reason '…' --yes")
 
 
@@ -224,4 +225,4 @@ async def _import(asking: _Asking, connection: Connection, actor: Actor) -> None
 
     job = asking.app.job(str(asking.words.job))
     report = await import_letters(asking.app, asking.settings, job, connection, actor=actor)
-    say(f"{report.total} letters came in from {report.plan.topic}")
+    say(f"{counted(report.total, 'letter')} came in from {report.plan.topic}")
