@@ -19,6 +19,9 @@ from tests.property.schedule import (
     Mood,
     Outage,
     Pass,
+    Replay,
+    Resume,
+    Run,
     Schedule,
     SinkBreaks,
     Spec,
@@ -34,6 +37,7 @@ class Example(NamedTuple):
 
 
 _GOOD = Spec()
+_REJECTED = Spec(Mood.REJECTED)
 _LOST_COMMIT = Break(PostgresFault(Statement.COMMIT, 0, Breakage.LOST_ANSWER))
 
 EXAMPLES = (
@@ -211,6 +215,121 @@ EXAMPLES = (
             (
                 Break(PostgresFault(Statement.QUERY, 0, Breakage.CANCELLED)),
                 Deliver((Spec(Mood.ALWAYS_TRANSIENT), _GOOD)),
+            ),
+        ),
+    ),
+    Example(
+        "replayed-by-a-mended-job",
+        "What failed acts once it can be handled, and what waited behind it acts after it.",
+        Schedule(
+            Kind.EACH,
+            (Deliver((_REJECTED, _GOOD, Spec(Mood.UNDECODABLE), _GOOD)), Pass(4.0), Replay(), Deliver((_GOOD,))),
+        ),
+    ),
+    Example(
+        "replayed-while-nothing-is-mended",
+        "What fails in every replay comes to quarantine and is left alone; whoever forces it finds it mended.",
+        Schedule(
+            Kind.BATCH,
+            (
+                Deliver((_REJECTED, _GOOD)),
+                Pass(4.0),
+                *(Replay(is_mended=False), Pass(2.0)) * 3,
+                Replay(),
+                Pass(2.0),
+                Replay(is_forced=True),
+            ),
+        ),
+    ),
+    Example(
+        "undecodable-event-told-twice",
+        "Neither record of an event could be decoded, so that both are dead: replayed, one acts and the other is done.",
+        Schedule(
+            Kind.EACH,
+            (Deliver((Spec(Mood.UNDECODABLE), _GOOD)), Again(0), Again(0, is_copy=True), Pass(4.0), Replay()),
+            is_made_good=True,
+        ),
+    ),
+    Example(
+        "discarded-with-events-behind-it",
+        "A discarded event never acts, also where it is told again; what waited behind it does.",
+        Schedule(
+            Kind.EACH,
+            (
+                Deliver((_REJECTED, _GOOD, _GOOD)),
+                Pass(4.0),
+                Replay(Run.DISCARD),
+                Pass(2.0),
+                Again(0),
+                Strike(Deed.BACKFILL),
+                Pass(4.0),
+            ),
+            is_made_good=True,
+        ),
+    ),
+    Example(
+        "runner-killed-at-every-point",
+        "A runner dies at each of many points of its run, and the next one takes the run up: everything acts once.",
+        Schedule(
+            Kind.EACH,
+            tuple(
+                step
+                for points in range(20, 68, 6)
+                for step in (
+                    Deliver((_REJECTED, _GOOD, Spec(Mood.REJECTED, key=1), Spec(key=1))),
+                    Pass(4.0),
+                    Replay(),
+                    Strike(Deed.KILL, process=-1, after=points),
+                    Strike(Deed.JOIN),
+                    Resume(),
+                    Pass(2.0),
+                )
+            ),
+            is_made_good=True,
+        ),
+    ),
+    Example(
+        "runner-overtaken-while-it-stands-still",
+        "A runner is frozen in the middle of its run, another takes the run up, and the first one decides nothing.",
+        Schedule(
+            Kind.EACH,
+            (
+                Deliver((_REJECTED, _GOOD, Spec(Mood.REJECTED, key=1), Spec(key=1))),
+                Pass(4.0),
+                Replay(),
+                Strike(Deed.FREEZE, process=-1, after=22),
+                Resume(),
+                Strike(Deed.FREEZE, process=-1, after=22),
+                Strike(Deed.THAW, process=1),
+                Pass(4.0),
+            ),
+        ),
+    ),
+    Example(
+        "two-replays-at-once",
+        "Two runs take every other letter each, and a third finds none: what lies between them is handled once.",
+        Schedule(
+            Kind.EACH,
+            (
+                Deliver((_REJECTED, _GOOD, _REJECTED, _GOOD)),
+                Deliver((_REJECTED, Spec(Mood.REJECTED, key=1), Spec(key=1), Spec(Mood.REJECTED, key=2))),
+                Pass(4.0),
+                Replay(half=0),
+                Replay(half=1),
+                Replay(),
+            ),
+            is_made_good=True,
+        ),
+    ),
+    Example(
+        "older-document-replayed-last",
+        "A letter that newer events have overtaken changes no document: it ends as superseded.",
+        Schedule(
+            Kind.PROJECTION,
+            (
+                Deliver((Spec(Mood.REJECTED, version=1), Spec(version=3), Spec(Mood.REJECTED, version=5))),
+                Pass(4.0),
+                Replay(),
             ),
         ),
     ),

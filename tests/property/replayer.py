@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from tests.property.world import World
 
 MOST_REPLAYS = 2
+# A schedule has a few dozen letters and parked events, and time stands still for whoever never waits.
+_MOST_BATCHES = 200
 # A runner may be told of these; everything else is a defect.
 EXPECTED = (Transient, AlreadyRunning, LeaseLost, Misconfigured)
 _SILENCE_LIMIT = timedelta(seconds=60)
@@ -137,6 +139,7 @@ class Replayer(Process):
     def _note(self, held: Hold, taken: Taken) -> None:
         self.world.replays.told += [Told(held, letter, outcome) for letter, outcome in taken.outcomes.items()]
         self._batches += 1
+        assert self._batches < _MOST_BATCHES, "a run goes round and round"
         stops_after = self._asked.batches if isinstance(self._asked, schedule.Replay) else None
         if self._replay is not None and stops_after is not None and self._batches >= stops_after:
             self._replay.stop()

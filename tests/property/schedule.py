@@ -293,9 +293,12 @@ _BAD_SPECS = st.builds(
 _BAD_DELIVERS = st.builds(
     lambda bad, others: Deliver((bad, *others)), _BAD_SPECS, st.lists(_SPECS, min_size=1, max_size=4)
 )
-_A_WHILE = Pass(2.0, 80)
-# The runner is the process that came last.
-_RUNNERS = st.integers(1, 3)
+# Long enough for what is bad to be dead.
+_A_WHILE = Pass(4.0)
+# It has its run after some twenty points.
+_AT_WORK = st.integers(15, 60)
+_THE_RUNNER = st.just(-1)
+"""The process that came last."""
 _REPLAYED = st.one_of(
     _one_after_the_other(_BAD_DELIVERS, _A_WHILE, _REPLAYS),
     _one_after_the_other(_BAD_DELIVERS, _A_WHILE, _REPLAYS, _DELIVERS),
@@ -305,12 +308,22 @@ _REPLAYED = st.one_of(
         _A_WHILE,
         _REPLAYS,
         st.builds(
-            Strike, st.sampled_from((Deed.KILL, Deed.KILL, Deed.FREEZE, Deed.CANCEL)), process=_RUNNERS, after=_SOON
+            Strike,
+            st.sampled_from((Deed.KILL, Deed.KILL, Deed.FREEZE, Deed.CANCEL)),
+            process=_THE_RUNNER,
+            after=_AT_WORK,
         ),
         _RESUMES,
     ),
     _one_after_the_other(_BAD_DELIVERS, _A_WHILE, _REPLAYS, _RESUMES),
-    _one_after_the_other(_BAD_DELIVERS, _A_WHILE, _REPLAYS, _BREAKS),
+    _one_after_the_other(_BAD_DELIVERS, _A_WHILE, _BREAKS, _REPLAYS),
+    # The producer repeats what is bad: of an event that nobody could decode both records are dead.
+    _one_after_the_other(
+        st.builds(lambda bad: Deliver((bad,)), _BAD_SPECS),
+        st.builds(Again, st.just(-1), st.booleans()),
+        _A_WHILE,
+        _REPLAYS,
+    ),
     _one_after_the_other(_REPLAYS),
     _one_after_the_other(_RESUMES),
 )

@@ -73,7 +73,9 @@ class Stage:
         self.struck += player.struck
         self.restarts.update(type(error).__name__ for error in world.restarts)
         self.struck.update(f"postgres {fault.how.value}" for fault in world.postgres.struck)
-        expectations = Expectations(world, await gather_evidence(world))
+        evidence = await gather_evidence(world)
+        self.struck.update(f"letter {verdict.outcome}" for verdict in evidence.verdicts)
+        expectations = Expectations(world, evidence)
         expectations.check()
         if schedule.is_made_good:
             expectations.check_made_good()
