@@ -19,6 +19,7 @@ from consumers.replay_verdicts import Verdicts
 from consumers.replay_work import Group, Work, confirm, look
 from dlq.parking import record_key
 from dlq.runs import RunKind
+from dlq.sequences import first_links, loose_keys
 from inbox.store import Claimed, claim
 from tests.integration.interleaving import Step, interleavings, play
 from tests.integration.parking_bench import BAD, GARBAGE, GOOD, Bench, Note, make_bench, of_key
@@ -110,6 +111,8 @@ class Replaying:
     def __init__(self, hands: CommandHands, verdicts: Verdicts, group: Group) -> None:
         self._hands, self._verdicts, self._group = hands, verdicts, group
         self._work: Work | None = None
+        self.is_through = False
+        """The run found nothing of its keys any more, and does not come back to them."""
 
     @property
     def steps(self) -> list[Step]:
@@ -136,6 +139,8 @@ class Replaying:
         if self._work is not None:
             await self._verdicts.write(connection, self._work, self._opened.made)
         await commit(connection)
+        left = await first_links(connection, self._verdicts.held.job, self._group.keys)
+        self.is_through = self._work is not None and not left
 
 
 async def commit(connection: Connection) -> None:
@@ -177,6 +182,9 @@ class Meeting:
 
         collided = await play(self._bench.pool, schedule, Settle(self._bench, batch).steps, replaying.steps)
 
+        async with self._bench.pool.acquire() as connection:
+            loose = await loose_keys(connection, held.job)
+        assert not (replaying.is_through and loose), f"{schedule}: an event waits behind nothing"
         if "A" in collided:
             await play(self._bench.pool, "A" * 5, Settle(self._bench, batch).steps, [])
         await self._replays.work_off(held)
