@@ -37,7 +37,7 @@ def test_the_kept_schedules_stay_right(stage: Stage, example: Example) -> None:
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("kind", list(Kind))
 def test_the_guarantees_hold_under_any_schedule(ensemble: Ensemble, kind: Kind) -> None:
-    """G1 to G7 and G9: whatever is delivered, duplicated, failing, revoked or killed, in any order."""
+    """G1 to G9: whatever is delivered, duplicated, failing, revoked, killed, replayed or discarded, in any order."""
     shares = math.ceil(_SCHEDULES / len(Kind) / _SHARE)
 
     outcomes = ensemble.play([Share(kind, _SEED, number, _SHARE) for number in range(shares)])
