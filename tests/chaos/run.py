@@ -7,8 +7,8 @@ import contextlib
 import json
 import logging
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from random import Random
 
@@ -21,6 +21,7 @@ from tests.chaos.auditor.written import SOURCES
 from tests.chaos.faults import STRIKES, Fault
 from tests.chaos.flight import Sight
 from tests.chaos.producer import producing
+from tests.chaos.replays import replaying
 from tests.chaos.scene import Scene
 from tests.chaos.workers import Ended
 
@@ -57,6 +58,8 @@ class Report:
     drain_seconds: float
     ends: Sequence[Ended]
     complaints: Sequence[str]
+    replays: Mapping[str, int] = field(default_factory=dict)
+    """How runs over dead letters ended."""
 
     @property
     def is_good(self) -> bool:
@@ -69,6 +72,8 @@ class Report:
             *(f"{count:4d} × {kind}, records in flight" for kind, count in sorted(self.kinds.items())),
             *(f"{count:4d} × {kind}, nothing in flight: not counted" for kind, count in sorted(self.unproven.items())),
             f"workers ended: {', '.join(f'{count} {cause}' for cause, count in sorted(by_cause.items()))}",
+            f"runs over letters: {', '.join(f'{count} {end}' for end, count in sorted(self.replays.items()))}",
+            f"letters: {', '.join(f'{count} {state}' for state, count in sorted(self.verdict.letters.items()))}",
             f"{self.verdict.records} records, {self.verdict.events} events to apply once",
             f"{self.records_per_minute:.0f} records a minute settled by every job",
             f"{self.drain_seconds:.1f} s from the last record told until all were settled",
@@ -87,22 +92,33 @@ async def run(scene: Scene, plan: Plan) -> Report:
     scene.began = loop.time()
     async with producing(scene.producer):
         await asyncio.sleep(_WARM_UP_SECONDS)
-        await _strike(scene, plan)
-        await scene.healed()
+        async with replaying(scene.replays, Random(plan.seed)):
+            await _strike(scene, plan)
+            await scene.healed()
     told_at = loop.time()
     unsettled = await drained(scene)
     drained_at = loop.time()
+    await scene.replays.finish()
+    unsettled += await drained(scene)
     await scene.fleet.stop()
     verdict = await audit(addresses(scene), scene.folder / "producer.jsonl")
     (scene.folder / "strikes.json").write_text(json.dumps([asdict(each) for each in scene.strikes], indent=1))
     kinds = scene.proven()
     unproven = Counter(each.kind for each in scene.strikes if not each.flight.is_proven)
     per_minute = verdict.records / (drained_at - scene.began) * 60
-    complaints = [*_complaints(plan, kinds, per_minute), *_bad_ends(scene.fleet.ends)]
+    complaints = [*_complaints(plan, kinds, per_minute), *_bad_ends(scene.fleet.ends), *scene.replays.complaints]
     if unsettled:
         complaints.append(f"{unsettled} records were not settled within {_DRAIN_SECONDS:.0f} s of calm")
     return Report(
-        plan, verdict, dict(kinds), dict(unproven), per_minute, drained_at - told_at, scene.fleet.ends, complaints
+        plan,
+        verdict,
+        dict(kinds),
+        dict(unproven),
+        per_minute,
+        drained_at - told_at,
+        scene.fleet.ends,
+        complaints,
+        dict(scene.replays.ends),
     )
 
 

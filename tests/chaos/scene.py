@@ -23,6 +23,7 @@ from tests.chaos.kafka import formatted_brokers
 from tests.chaos.process import Child, Command, free_ports
 from tests.chaos.producer import Producer
 from tests.chaos.proxy import Proxy
+from tests.chaos.replays import Replays
 from tests.chaos.servers import OwnServer
 from tests.chaos.story import Story
 from tests.chaos.workers import Fleet, Worker, fleet
@@ -69,6 +70,7 @@ class Scene:
     producer: Producer
     fleet: Fleet
     sight: Sight
+    replays: Replays
     strikes: list[Strike] = field(default_factory=list)
     looks: int = 100
     between_looks_seconds: float = 0.02
@@ -134,6 +136,8 @@ async def scene(folder: Path, *, seed: int, rate: float) -> AsyncIterator[Scene]
         ]
         told = environment("app", _by_proxies(stage))
         await prepare(folder, told)
+        token = {"TIDEGATE_TOKEN": await first_token(folder, told)}
+        replays = Replays(folder, {**environment("mended_app", _by_proxies(stage)), **token}, stage.postgres.address)
         story = Story(seed, datetime.now(UTC))
         producer = Producer(stage.kafka.address, story, folder / "producer.jsonl", rate=rate)
         workers = await opened.enter_async_context(fleet(folder, told, size=_WORKERS))
@@ -148,6 +152,7 @@ async def scene(folder: Path, *, seed: int, rate: float) -> AsyncIterator[Scene]
             producer,
             workers,
             sight,
+            replays,
             began=asyncio.get_running_loop().time(),
         )
         opened.push_async_callback(made.give_up_healing)
@@ -203,6 +208,16 @@ def _by_proxies(stage: _Stage) -> Mapping[str, str]:
         "TIDEGATE_ELASTICSEARCH_URL": f"http://127.0.0.1:{elasticsearch}",
         "TIDEGATE_CLICKHOUSE_URL": f"http://127.0.0.1:{clickhouse}",
     }
+
+
+async def first_token(folder: Path, told: Mapping[str, str]) -> str:
+    """Returns a token that may do everything."""
+    arguments = [sys.executable, "-m", "tidegate", "tokens", "create", "chaos", "--bootstrap"]
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(*arguments, cwd=folder, env=told, stdout=pipe, stderr=pipe)
+    out, complaint = await asyncio.wait_for(process.communicate(), _PREPARE_SECONDS)
+    assert process.returncode == 0, complaint.decode()
+    return out.decode().strip()
 
 
 async def prepare(folder: Path, told: Mapping[str, str]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,7 +16,7 @@ from tests.chaos.auditor import expected
 from tests.chaos.auditor.found import JOBS, LEDGER, SEARCH, Found
 from tests.chaos.auditor.judge import judge
 from tests.chaos.auditor.verdict import Wrong
-from tests.chaos.auditor.written import Logged, Told, Written
+from tests.chaos.auditor.written import Logged, Place, Told, Written
 from tests.chaos.story import Kind, Story, wire
 
 _BEGAN = datetime(2026, 5, 4, tzinfo=UTC)
@@ -47,7 +47,7 @@ def found(written: Written) -> Found:
     effects = [{"event_id": t.event_id, "key": t.key, "version": t.version, "cents": t.cents} for t in order]
     documents = {key: state.document for key, state in expected.newest(written).items() if state.document}
     letters = [
-        {"code": job, **_letter(logged), "reason": reason}
+        {"code": job, **_letter(logged), "reason": reason, "id": f"{job} {logged.place}", "state": "dead"}
         for job in JOBS
         for logged, reason in expected.dead(written, job)
     ]
@@ -210,6 +210,90 @@ def test_damage_is_named(written: Written, found: Found, damage: Callable[[Found
     assert [kind for kind, sentences in verdict.differences.items() if sentences] == [wrong]
 
 
+@pytest.fixture
+def recovered(written: Written, found: Found) -> Found:
+    """What flawless runs over the ledger's letters would have made of that."""
+    mendable = expected.must_be_resolved(written)
+    letters = [_after_runs(row, is_mendable=_place(row) in mendable) for row in found.letters]
+    states = {_place(row): row["state"] for row in letters if row["code"] == LEDGER}
+    acted, behind = expected.events(written, states), expected.parked(written, states)
+    order = [told for _, told in written.firsts() if told.event_id in acted]
+    outcomes = [_outcome(row) for row in letters if row["state"] in ("resolved", "discarded")]
+    return replace(
+        found,
+        effects=[{"event_id": t.event_id, "key": t.key, "version": t.version, "cents": t.cents} for t in order],
+        accounts=_accounts(order),
+        letters=letters,
+        parked=[row for row in found.parked if row["event_id"] in behind],
+        published=[_publication(told, number) for number, told in enumerate(order)],
+        letters_published={**found.letters_published, LEDGER: [*found.letters_published[LEDGER], *outcomes]},
+        runs=[{"id": 1, "state": "done"}, {"id": 2, "state": "stopped"}],
+    )
+
+
+def test_flawless_recovery_is_found_flawless(written: Written, recovered: Found) -> None:
+    """Letters that were resolved have acted, discarded ones have not, and what waited behind either has."""
+    verdict = judge(written, recovered)
+
+    assert verdict.first(3) == []
+    assert set(verdict.letters) >= {"resolved of ledger", "discarded of ledger", "quarantined of ledger"}
+
+
+def _changed(found: Found, state: str, other: str) -> Found:
+    """One letter of the ledger in this state is in the other."""
+    place = next(n for n, row in enumerate(found.letters) if row["code"] == LEDGER and row["state"] == state)
+    letters = [{**row, "state": other} if n == place else row for n, row in enumerate(found.letters)]
+    return replace(found, letters=letters)
+
+
+def _with_a_letter_left_in_a_run(found: Found) -> Found:
+    return _changed(found, "quarantined", "replaying")
+
+
+def _with_a_run_that_never_ended(found: Found) -> Found:
+    return replace(found, runs=[*found.runs, {"id": 3, "state": "running"}])
+
+
+def _without_the_effect_of_a_resolved_letter(found: Found) -> Found:
+    lost = next(row for row in found.effects if row["cents"] < 0)
+    return replace(found, effects=[row for row in found.effects if row is not lost])
+
+
+def _with_the_effect_of_a_resolved_letter_twice(found: Found) -> Found:
+    return replace(found, effects=[*found.effects, next(row for row in found.effects if row["cents"] < 0)])
+
+
+def _without_an_outcome(found: Found) -> Found:
+    return replace(found, letters_published={**found.letters_published, LEDGER: found.letters_published[LEDGER][:-1]})
+
+
+@pytest.mark.parametrize(
+    "damage, wrong",
+    [
+        (_with_a_letter_left_in_a_run, Wrong.UNEXPLAINED),
+        (_with_a_run_that_never_ended, Wrong.UNEXPLAINED),
+        (_without_the_effect_of_a_resolved_letter, Wrong.LOST),
+        (_with_the_effect_of_a_resolved_letter_twice, Wrong.DOUBLED),
+        (_without_an_outcome, Wrong.LOST),
+    ],
+)
+def test_damage_by_a_replay_is_named(
+    written: Written, recovered: Found, damage: Callable[[Found], Found], wrong: Wrong
+) -> None:
+    """G8: what a run says became of a letter is held against what its event did."""
+    verdict = judge(written, damage(recovered))
+
+    assert len(verdict.differences[wrong]) >= 1
+    assert [kind for kind, sentences in verdict.differences.items() if sentences] == [wrong]
+
+
+def test_letter_that_could_be_handled_and_was_not_is_named(written: Written, recovered: Found) -> None:
+    """The last replay of a run takes everything: what is left of it was passed over."""
+    verdict = judge(written, _changed(recovered, "resolved", "dead"))
+
+    assert any("could be handled" in sentence for sentence in verdict.differences[Wrong.LOST])
+
+
 def test_removed_thing_that_came_back_is_named(written: Written, found: Found) -> None:
     """The late older event that brings a deleted document back is the classic."""
     key = next(key for key, state in expected.newest(written).items() if state.document is None)
@@ -257,6 +341,25 @@ def _letter(logged: Logged) -> dict[str, Any]:
     names, values = [name.encode() for name, _ in logged.headers], [value for _, value in logged.headers]
     record = {"key": logged.key, "value": logged.value, "header_names": names, "header_values": values}
     return {"topic": topic, "partition": partition, "offset": offset, **record}
+
+
+def _place(row: Mapping[str, Any]) -> Place:
+    return row["topic"], row["partition"], row["offset"]
+
+
+def _after_runs(row: Mapping[str, Any], *, is_mendable: bool) -> Mapping[str, Any]:
+    """Letters of the ledger that cannot be decoded are discarded, or fail until they are in quarantine, in turn."""
+    if row["code"] != LEDGER:
+        return row
+    if is_mendable:
+        return {**row, "state": "resolved"}
+    is_discarded = row["reason"] == "undecodable" and row["offset"] % 2
+    return {**row, "state": "discarded" if is_discarded else "quarantined"}
+
+
+def _outcome(row: Mapping[str, Any]) -> Logged:
+    told = (("tg-dlq-id", row["id"].encode()), ("tg-dlq-state", row["state"].encode()))
+    return Logged((f"chaos.{LEDGER}.dlq", 0, 0), row["key"], None, told)
 
 
 def _parked(logged: Logged, told: Told) -> dict[str, Any]:

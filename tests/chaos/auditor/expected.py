@@ -11,10 +11,13 @@ from hashlib import blake2b
 from zlib import crc32
 
 from tests.chaos.auditor.found import LEDGER, REPORT, SEARCH
-from tests.chaos.auditor.written import Logged, Told, Written
+from tests.chaos.auditor.written import Logged, Place, Told, Written
 
 _SOURCE, _BRAND = "/chaos/producer", "chaos"
 _NO_DAY = date(1970, 1, 1)
+BEHIND, RESOLVED = "behind", "resolved"
+CLOSED = (RESOLVED, "discarded")
+"""What waits behind such a letter waits no longer."""
 LETTERS: Mapping[str, Mapping[str, str]] = {
     LEDGER: {"garbage": "undecodable", "refused": "rejected"},
     SEARCH: {"garbage": "undecodable"},
@@ -31,21 +34,56 @@ class Newest:
     document: Mapping[str, object] | None
 
 
-def events(written: Written) -> dict[str, Told]:
-    """Every event that the ledger must apply once, by id."""
-    return {told.event_id: told for _, told in written.firsts() if told.is_applied_by_ledger}
+States = Mapping[Place, str]
+"""What became of the ledger's dead letters, as their rows tell it."""
+_NONE: States = {}
+MENDED = "refused"
+"""Of this kind a mended ledger can handle the even amounts."""
 
 
-def parked(written: Written) -> dict[str, Told]:
+def events(written: Written, states: States = _NONE) -> dict[str, Told]:
+    """Every event that the ledger must apply once, by id: also those whose letters were resolved, and what waited."""
+    open_keys = _open_keys(written, states)
+    return {
+        told.event_id: told
+        for logged, told in written.firsts()
+        if told.is_applied_by_ledger
+        or (told.kind == MENDED and states.get(logged.place) == RESOLVED)
+        or (told.kind == BEHIND and not _waits(logged, told, open_keys))
+    }
+
+
+def parked(written: Written, states: States = _NONE) -> dict[str, Told]:
     """Every event that the ledger must neither apply nor drop, by id: it comes behind a dead letter of its key."""
-    return {told.event_id: told for _, told in written.firsts() if told.kind == "behind"}
+    open_keys = _open_keys(written, states)
+    return {t.event_id: t for at, t in written.firsts() if t.kind == BEHIND and _waits(at, t, open_keys)}
 
 
-def order_of_keys(written: Written) -> dict[str, list[str]]:
+def must_be_resolved(written: Written) -> dict[Place, Told]:
+    """Letters of the ledger that the last replay, by a mended ledger, brings to their end."""
+    firsts = written.firsts()
+    return {at.place: told for at, told in firsts if told.kind == MENDED and told.cents % 2 == 0}
+
+
+def _open_keys(written: Written, states: States) -> dict[str, int]:
+    """The first offset of each key at which a dead letter of the ledger still stands."""
+    found: dict[str, int] = {}
+    for logged, _ in dead(written, LEDGER):
+        if states.get(logged.place) not in CLOSED:
+            key = (logged.key or b"").decode()
+            found[key] = min(logged.place[2], found.get(key, logged.place[2]))
+    return found
+
+
+def _waits(logged: Logged, told: Told, open_keys: Mapping[str, int]) -> bool:
+    return open_keys.get(told.key, logged.place[2]) < logged.place[2]
+
+
+def order_of_keys(written: Written, states: States = _NONE) -> dict[str, list[str]]:
     """Ids of the ledger's events in the order in which each key's log has them first. Twins have no order."""
     order: dict[str, list[str]] = defaultdict(list)
-    for _, told in written.firsts():
-        if told.is_applied_by_ledger and not told.key.startswith("twin-"):
+    for told in events(written, states).values():
+        if not told.key.startswith("twin-"):
             order[told.key].append(told.event_id)
     return order
 

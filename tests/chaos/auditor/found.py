@@ -11,7 +11,7 @@ import asyncpg
 import httpx
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from tests.chaos.auditor.written import SOURCES, Logged
+from tests.chaos.auditor.written import SOURCES, Logged, Place
 
 JOBS = LEDGER, SEARCH, REPORT = ("ledger", "search", "report")
 PUBLISHED = "chaos.recorded"
@@ -32,7 +32,8 @@ JOIN tidegate.job AS j ON j.id = p.job
 WHERE p.run = 0
 """
 _LETTERS = """
-SELECT j.code, l.topic, l.partition, l."offset", l.key, l.value, l.header_names, l.header_values, l.reason
+SELECT j.code, l.topic, l.partition, l."offset", l.key, l.value, l.header_names, l.header_values, l.reason,
+    l.id::text AS id, l.state
 FROM tidegate.dead_letter AS l
 JOIN tidegate.job AS j ON j.id = l.job
 """
@@ -41,6 +42,7 @@ SELECT j.code, p.event_id, p.topic, p.partition, p."offset", p.key, p.value, p.h
 FROM tidegate.parked AS p
 JOIN tidegate.job AS j ON j.id = p.job
 """
+_RUNS = "SELECT id, state FROM tidegate.replay"
 _WAITING = "SELECT count(*) FROM tidegate.outbox"
 
 
@@ -74,6 +76,12 @@ class Found:
     rows: Sequence[Mapping[str, Any]]
     published: Sequence[Logged]
     letters_published: Mapping[str, Sequence[Logged]]
+    runs: Sequence[Mapping[str, Any]] = ()
+
+    def states(self, job: str) -> Mapping[Place, str]:
+        """What became of the job's dead letters, by where their records stand."""
+        rows = (row for row in self.letters if row["code"] == job)
+        return {(row["topic"], row["partition"], row["offset"]): row["state"] for row in rows}
 
 
 async def read_everything(at: Addresses) -> tuple[Found, Sequence[Logged], Mapping[tuple[str, int], int]]:
@@ -82,7 +90,7 @@ async def read_everything(at: Addresses) -> tuple[Found, Sequence[Logged], Mappi
     try:
         tables = [
             [dict(row) for row in await connection.fetch(q)]
-            for q in (_EFFECTS, _ACCOUNTS, _CLAIMS, _POSITIONS, _LETTERS, _PARKED)
+            for q in (_EFFECTS, _ACCOUNTS, _CLAIMS, _POSITIONS, _LETTERS, _PARKED, _RUNS)
         ]
         waiting = await connection.fetchval(_WAITING)
     finally:
@@ -91,9 +99,9 @@ async def read_everything(at: Addresses) -> tuple[Found, Sequence[Logged], Mappi
     published, _ = await read_topics(at.kafka, [PUBLISHED])
     letters = {job: (await read_topics(at.kafka, [f"chaos.{job}.dlq"]))[0] for job in at.jobs}
     sources, ends = await read_topics(at.kafka, SOURCES)
-    effects, accounts, claims, positions, dead, parked = tables
+    effects, accounts, claims, positions, dead, parked, runs = tables
     found = Found(
-        at.jobs, effects, accounts, claims, positions, dead, parked, waiting, documents, rows, published, letters
+        at.jobs, effects, accounts, claims, positions, dead, parked, waiting, documents, rows, published, letters, runs
     )
     return found, sources, ends
 

@@ -17,7 +17,8 @@ from tests.chaos.auditor.written import Logged, Told, Written
 
 def judge(written: Written, found: Found) -> Verdict:
     """Every offset, effect, account, claim, document, row, publication and dead letter."""
-    verdict = Verdict(events=len(expected.events(written)), records=len(written.records))
+    events = expected.events(written, found.states(LEDGER))
+    verdict = Verdict(events=len(events), records=len(written.records))
     verdict.add(Wrong.UNEXPLAINED, written.problems)
     _judge_positions(verdict, written, found)
     _judge_effects(verdict, written, found)
@@ -46,7 +47,8 @@ def _judge_positions(verdict: Verdict, written: Written, found: Found) -> None:
 
 
 def _judge_effects(verdict: Verdict, written: Written, found: Found) -> None:
-    events, behind = expected.events(written), expected.parked(written)
+    states = found.states(LEDGER)
+    events, behind = expected.events(written, states), expected.parked(written, states)
     counts = Counter(row["event_id"] for row in found.effects)
     passed = [f"ledger: {_name(told)} passed the dead letter of its key" for i, told in behind.items() if counts[i]]
     verdict.add(Wrong.OUT_OF_ORDER, passed)
@@ -58,15 +60,18 @@ def _judge_effects(verdict: Verdict, written: Written, found: Found) -> None:
         told = events.get(row["event_id"]) or behind.get(row["event_id"])
         if told is None or (told.key, told.version, told.cents) != (row["key"], row["version"], row["cents"]):
             verdict.add(Wrong.UNEXPLAINED, [f"ledger: an effect that no event explains: {dict(row)}"])
-    _judge_order(verdict, written, "ledger: effects", [(row["key"], row["event_id"]) for row in found.effects])
+    in_order = [(row["key"], row["event_id"]) for row in found.effects]
+    _judge_order(verdict, expected.order_of_keys(written, states), "ledger: effects", in_order)
 
 
-def _judge_order(verdict: Verdict, written: Written, what: str, in_order: Sequence[tuple[str, str]]) -> None:
+def _judge_order(
+    verdict: Verdict, orders: Mapping[str, Sequence[str]], what: str, in_order: Sequence[tuple[str, str]]
+) -> None:
     """The first appearance of every event of a key follows the key's log."""
     seen: dict[str, dict[str, None]] = defaultdict(dict)
     for key, event in in_order:
         seen[key].setdefault(event)
-    for key, order in expected.order_of_keys(written).items():
+    for key, order in orders.items():
         place = {event: index for index, event in enumerate(order)}
         found = [place[event] for event in seen[key] if event in place]
         for before, after in pairwise(found):
@@ -77,7 +82,7 @@ def _judge_order(verdict: Verdict, written: Written, what: str, in_order: Sequen
 
 def _judge_parked(verdict: Verdict, written: Written, found: Found) -> None:
     """What comes behind a dead letter of its key waits whole, once, in the ledger alone."""
-    wanted = expected.parked(written)
+    wanted = expected.parked(written, found.states(LEDGER))
     records = {logged.place: (told.event_id, logged) for logged, told in written.records}
     held = Counter(row["event_id"] for row in found.parked)
     verdict.add(Wrong.LOST, [f"ledger: {_name(told)} is not parked" for i, told in wanted.items() if not held[i]])
@@ -92,7 +97,7 @@ def _judge_parked(verdict: Verdict, written: Written, found: Found) -> None:
 
 def _judge_accounts(verdict: Verdict, written: Written, found: Found) -> None:
     sums: dict[str, tuple[int, int]] = defaultdict(lambda: (0, 0))
-    for told in expected.events(written).values():
+    for told in expected.events(written, found.states(LEDGER)).values():
         count, cents = sums[told.key]
         sums[told.key] = (count + 1, cents + told.cents)
     held = {row["key"]: (row["events"], row["cents"]) for row in found.accounts}
@@ -141,8 +146,8 @@ def _plain_rows(verdict: Verdict, rows: Sequence[Mapping[str, Any]]) -> Iterator
 
 def _judge_published(verdict: Verdict, written: Written, found: Found) -> None:
     """Each applied event is published under one id, however often; first appearances keep their key's order."""
-    events, ids = expected.events(written), defaultdict[str, set[str | None]](set)
-    in_order = []
+    states, in_order = found.states(LEDGER), []
+    events, ids = expected.events(written, states), defaultdict[str, set[str | None]](set)
     for record in found.published:
         body = json.loads(record.value or b"{}")
         ids[body["cause"]].add(record.header("ce_id"))
@@ -154,7 +159,7 @@ def _judge_published(verdict: Verdict, written: Written, found: Found) -> None:
     )
     strange = [f"{LEDGER}: something published of {event!r}" for event in ids.keys() - events.keys()]
     verdict.add(Wrong.UNEXPLAINED, strange)
-    _judge_order(verdict, written, "ledger: publications", in_order)
+    _judge_order(verdict, expected.order_of_keys(written, states), "ledger: publications", in_order)
 
 
 def _name(told: Told) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -25,6 +25,8 @@ class Verdict:
 
     events: int = 0
     records: int = 0
+    letters: Counter[str] = field(default_factory=Counter)
+    """Dead letters of all jobs, by what became of them."""
     differences: dict[Wrong, list[str]] = field(default_factory=lambda: defaultdict(list))
 
     def add(self, wrong: Wrong, sentences: Iterable[str]) -> None:
