@@ -156,7 +156,9 @@ async def approve_run(connection: Connection, job: JobId, run: int, *, by: str) 
     Raises Denied for the one who asked for it.
     """
     row = await _locked(connection, job, run)
-    if row["state"] != RunState.WAITING or row["approved_by"] is not None:
+    if row["approved_by"] is not None:
+        raise Misconfigured(f"run {run} was approved by {row['approved_by']!r}: 'tidegate dlq replay --resume {run}'")
+    if row["state"] != RunState.WAITING:
         raise Misconfigured(f"run {run} does not wait for a second person: it is {row['state']}")
     if row["asked_by"] == by:
         raise Denied(f"run {run} was asked for by {by!r}: somebody else has to approve it")
@@ -170,7 +172,10 @@ async def resume_run(connection: Connection, job: JobId, run: int, *, holder: st
     """
     row = await _locked(connection, job, run)
     if row["is_held"]:
-        raise AlreadyRunning(f"run {run} is in the hands of {row['holder']}")
+        raise AlreadyRunning(
+            f"run {run} is in the hands of {row['holder']}; if that was killed, the run is free within "
+            f"{LEASE_SECONDS:.0f} s of its last sign of life: try again then"
+        )
     if row["state"] == RunState.WAITING and row["approved_by"] is None:
         raise Misconfigured(f"run {run} waits for a second person: 'tidegate dlq approve {run} --reason …'")
     left = [r["letter"] for r in await connection.fetch(_QUERIES["undecided_letters"], run, list(_LEFT))]
