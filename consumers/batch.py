@@ -20,6 +20,7 @@ class Attempts:
     """What is remembered of a batch between its attempts: failures by offset and class, and how it must be tried next.
 
     `given_up`: dead letters of handlers that broke the transaction in which they were to be kept, by offset.
+    `is_one_by_one`: the connection broke under a call for several events, in which one of them failed.
 
     A few time-outs do not make the first defect the last one: each class of failure has a count of its own.
     """
@@ -28,6 +29,7 @@ class Attempts:
     given_up: dict[int, Failure] = field(default_factory=dict)
     tries: int = 0
     is_isolating: bool = False
+    is_one_by_one: bool = False
 
     def count(self, offset: int, failure: FailureClass) -> int:
         """One more failure of that class at `offset`; returns how many there are now."""

@@ -29,6 +29,7 @@ class Isolation:
     def __init__(self, batch: Batch, claims: dict[int, ClaimKey], dispatcher: Dispatcher, judge: Judge) -> None:
         self._batch, self._claims, self._dispatcher, self._judge = batch, claims, dispatcher, judge
         self._again: list[BaseException] = []
+        self._tried_at_once = 0
         self.failures: list[Failure] = list(batch.attempts.given_up.values())
         self.published: list[Outgoing] = []
 
@@ -50,7 +51,7 @@ class Isolation:
         Raises Transient when some must be tried again; the caller rolls everything back.
         """
         remaining = self._to_try(arrivals, gate)
-        if self._dispatcher.takes_groups:
+        if self._dispatcher.takes_groups and not self._batch.attempts.is_one_by_one:
             await self._halve(connection, remaining, prepared, gate)
         else:
             for arrival in remaining:
@@ -119,6 +120,7 @@ class Isolation:
     async def _under_savepoint(
         self, arrivals: Sequence[Arrival], connection: Connection, prepared: Prepared
     ) -> Sequence[Outgoing]:
+        self._tried_at_once = len(arrivals)
         async with connection.transaction():
             published = await self._dispatcher.dispatch(arrivals, connection, prepared)
             try:
@@ -131,7 +133,11 @@ class Isolation:
 
     async def blame(self, failed: HandlerFailed) -> None:
         """The handler broke the connection, and with it the transaction: where it is given up, the batch's next attempt
-        keeps its letter without calling it. Raises Transient."""
+        keeps its letter without calling it. Of several events in one call nobody knows whose fault it was: the next
+        attempt tries each by itself. Raises Transient."""
+        if self._tried_at_once > 1:
+            self._batch.attempts.is_one_by_one = True
+            return
         before = len(self.failures)
         await self._note(failed)
         for failure in self.failures[before:]:

@@ -333,4 +333,16 @@ EXAMPLES = (
             ),
         ),
     ),
+    Example(
+        "connection-lost-under-a-failed-group",
+        "One event of a call fails, and the connection breaks as that is undone: the first of the call is not dead.",
+        Schedule(
+            Kind.BATCH,
+            (
+                Pass(2.0),
+                Break(PostgresFault(Statement.ROLLBACK, 1, Breakage.CLOSED)),
+                Deliver((_GOOD, _GOOD, _REJECTED)),
+            ),
+        ),
+    ),
 )
