@@ -50,29 +50,30 @@ class Isolation:
 
         Raises Transient when some must be tried again; the caller rolls everything back.
         """
-        remaining = self._to_try(arrivals, gate)
-        if self._dispatcher.takes_groups and not self._batch.attempts.is_one_by_one:
-            await self._halve(connection, remaining, prepared, gate)
-        else:
-            for arrival in remaining:
-                await self._try(arrival, connection, prepared, gate)
+        # `prepare` ran before the claims told duplicates apart, and what is parked: what failed for one of those, or
+        # comes behind what fails only now, is nobody's dead letter.
+        failed, self.failures = {failure.record.offset: failure for failure in self.failures}, []
+        untried: list[Arrival] = []
+        for arrival in arrivals:
+            if (failure := failed.get(arrival.record.offset)) is None:
+                untried.append(arrival)
+                continue
+            await self._try_all(untried, connection, prepared, gate)
+            untried = []
+            if gate.admits(arrival):
+                self.failures.append(failure)
+                gate.fail(arrival)
+        await self._try_all(untried, connection, prepared, gate)
         self.raise_if_unfinished()
 
-    def _to_try(self, arrivals: Sequence[Arrival], gate: Gate) -> list[Arrival]:
-        """Without what has failed already. `prepare` ran before the claims told duplicates apart, and what is parked:
-        what failed for one of those is nobody's dead letter."""
-        unprepared = {failure.record.offset for failure in self.failures}
-        given_up, remaining = set(), []
+    async def _try_all(
+        self, arrivals: Sequence[Arrival], connection: Connection, prepared: Prepared, gate: Gate
+    ) -> None:
+        if self._dispatcher.takes_groups and not self._batch.attempts.is_one_by_one:
+            await self._halve(connection, arrivals, prepared, gate)
+            return
         for arrival in arrivals:
-            if not gate.admits(arrival):
-                continue
-            if arrival.record.offset in unprepared:
-                given_up.add(arrival.record.offset)
-                gate.fail(arrival)
-            else:
-                remaining.append(arrival)
-        self.failures = [failure for failure in self.failures if failure.record.offset in given_up]
-        return remaining
+            await self._try(arrival, connection, prepared, gate)
 
     def raise_if_unfinished(self) -> None:
         """Raises the longest wait that some record asked for, if any did."""

@@ -345,4 +345,13 @@ EXAMPLES = (
             ),
         ),
     ),
+    Example(
+        "unprepared-behind-a-failure",
+        "What cannot be prepared comes behind what fails only in its transaction: it waits, and is not dead too.",
+        Schedule(
+            Kind.PREPARED,
+            (Deliver((Spec(Mood.NUL_TEXT), _REJECTED)), Pass(2.5), Replay(is_mended=False)),
+            is_made_good=True,
+        ),
+    ),
 )

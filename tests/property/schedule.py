@@ -294,12 +294,12 @@ _BAD_DELIVERS = st.builds(
     lambda bad, others: Deliver((bad, *others)), _BAD_SPECS, st.lists(_SPECS, min_size=1, max_size=4)
 )
 # Long enough for what is bad to be dead.
-_A_WHILE = Pass(4.0)
+_A_WHILE = Pass(2.5)
 # It has its run after some twenty points.
 _AT_WORK = st.integers(15, 60)
 _THE_RUNNER = st.just(-1)
 """The process that came last."""
-_REPLAYED = st.one_of(
+_SCENES_OF_REPLAY = (
     _one_after_the_other(_BAD_DELIVERS, _A_WHILE, _REPLAYS),
     _one_after_the_other(_BAD_DELIVERS, _A_WHILE, _REPLAYS, _DELIVERS),
     _one_after_the_other(_BAD_DELIVERS, _A_WHILE, _REPLAYS, _REPLAYS),
@@ -327,6 +327,8 @@ _REPLAYED = st.one_of(
     _one_after_the_other(_REPLAYS),
     _one_after_the_other(_RESUMES),
 )
+# Drawn from, and not one of: that would count each of them as often as any other chunk.
+_REPLAYED = st.sampled_from(_SCENES_OF_REPLAY).flatmap(lambda scene: scene)
 _CHUNKS = st.one_of(
     _one_after_the_other(_DELIVERS),
     _one_after_the_other(_AGAIN),
@@ -342,6 +344,8 @@ _CHUNKS = st.one_of(
     st.tuples(
         _DELIVERS, st.builds(_zombie, st.sampled_from((Deed.EXPEL, Deed.FREEZE)), process=_PROCESS, after=_SOON)
     ).map(lambda drawn: (drawn[0], *drawn[1])),
+    _REPLAYED,
+    _REPLAYED,
     _REPLAYED,
     _REPLAYED,
 )
