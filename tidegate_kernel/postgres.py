@@ -44,8 +44,9 @@ def is_transient(error: BaseException) -> bool:
         return state[:2] in _TRANSIENT_CLASSES or state in _TRANSIENT_STATES
     if isinstance(error, asyncpg.InterfaceError) and not isinstance(error, ValueError):
         # A ValueError among them is an argument that does not fit, and quotes it.
-        # "connection is closed", "connection was closed in the middle of operation", "pool is closing"
-        return "clos" in str(error) or "terminat" in str(error)
+        # "connection is closed", "connection was closed in the middle of operation", "pool is closing"; and of one that
+        # was cut between two statements: "connection has been released back to the pool".
+        return any(word in str(error) for word in ("clos", "terminat", "released back"))
     return isinstance(error, (OSError, asyncio.TimeoutError, asyncpg.InternalClientError))
 
 

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from tidegate_kernel.errors import Transient
-from tidegate_kernel.postgres import Pool, open_pool, translated_errors
+from tidegate_kernel.postgres import Connections, Pool, open_pool, translated_errors
 
 _SIZE, _TASKS = 3, 100
 
@@ -46,3 +46,19 @@ async def test_cancelled_and_impatient_acquires_leave_the_pool_whole(database: s
                 assert await connection.fetchval("SELECT 1") == 1
         assert time.monotonic() - began < 1
         await asyncio.wait_for(pool.close(), timeout=5)
+
+
+async def _work_on_a_cut_connection(pool: Pool, connections: Connections) -> None:
+    with translated_errors("settle"):
+        async with pool.acquire(timeout=5) as connection:
+            await connection.fetchval("SELECT 1")
+            connections.cut()
+            await connection.fetchval("SELECT 1")
+
+
+async def test_a_connection_that_is_cut_between_two_statements_is_an_outage(database: str) -> None:
+    """After a failover all connections are cut: what the driver says then is no handler's fault, and no defect."""
+    connections = Connections()
+    async with open_pool(database, size=1, connections=connections) as pool:
+        with pytest.raises(Transient, match="released back"):
+            await _work_on_a_cut_connection(pool, connections)

@@ -21,10 +21,17 @@ async def _work(started: asyncio.Event) -> None:
             raise asyncpg.InterfaceError("cannot call Transaction.__aexit__(): the underlying connection is closed")
 
 
-async def test_a_broken_connection_is_transient() -> None:
-    """Whoever waits and tries again knows it by its class."""
+@pytest.mark.parametrize(
+    "told",
+    [
+        "connection is closed",
+        "cannot call Connection.fetchrow(): connection has been released back to the pool",
+    ],
+)
+async def test_a_broken_connection_is_transient(told: str) -> None:
+    """Whoever waits and tries again knows it by its class. The second tells of a cut between statements."""
     with pytest.raises(Transient, match="settle: InterfaceError"), translated_errors("settle"):
-        raise asyncpg.InterfaceError("connection is closed")
+        raise asyncpg.InterfaceError(told)
 
 
 async def test_a_cancellation_is_not_lost_in_the_error_of_a_broken_connection() -> None:
