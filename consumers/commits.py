@@ -8,6 +8,7 @@ import structlog
 
 from consumers.ownership import Holdings
 from tidegate_kernel import logs
+from tidegate_kernel.cancellation import raise_if_cancelled
 from tidegate_kernel.clock import Clock
 from tidegate_kernel.errors import Transient
 from tidegate_kernel.event import TopicPartition
@@ -39,6 +40,7 @@ class Commits:
             await source.commit(news)
             self._told.update(news)
         except Transient as error:
+            raise_if_cancelled(error)
             offsets = {str(p): offset for p, offset in news.items()}
             _log.warning(logs.COMMIT_FAILED, offsets=offsets, error=str(error))
             self._on_trouble(error)

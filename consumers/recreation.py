@@ -11,6 +11,7 @@ from collections.abc import Callable
 from consumers.obstacle import NO_TOPIC_ID, is_same_topic, recreated
 from consumers.ownership import Holdings
 from consumers.steward import topic_ids
+from tidegate_kernel.cancellation import raise_if_cancelled
 from tidegate_kernel.clock import Clock
 from tidegate_kernel.errors import Transient
 from tidegate_kernel.event import JobCode
@@ -38,6 +39,7 @@ async def watch_topics(
         try:
             ids = await topic_ids(source, (one.partition.topic for one in held))
         except Transient as error:
+            raise_if_cancelled(error)
             on_trouble(error)  # the client's own fetches are silent while it finds no broker
             continue
         for one in held:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from consumers.ownership import Holdings
+from tidegate_kernel.cancellation import raise_if_cancelled
 from tidegate_kernel.clock import Clock
 from tidegate_kernel.errors import Transient
 from tidegate_kernel.source import RecordSource
@@ -20,7 +21,8 @@ async def watch_ends(source: RecordSource, holdings: Holdings, clock: Clock) -> 
             continue
         try:
             ranges = await source.ranges(list(resting))
-        except Transient:
+        except Transient as error:
+            raise_if_cancelled(error)
             continue  # what was known stays; that Kafka does not answer is told elsewhere
         for partition, log in ranges.items():
             resting[partition].note_log_end(log.end, clock.now())

@@ -17,6 +17,7 @@ from consumers.ownership import Holdings
 from consumers.steward import Steward, Survey
 from consumers.watch import Watch
 from tidegate_kernel import logs
+from tidegate_kernel.cancellation import raise_if_cancelled
 from tidegate_kernel.errors import Transient
 from tidegate_kernel.event import TopicPartition
 from tidegate_kernel.source import RecordSource
@@ -86,6 +87,7 @@ class Taking:
                 await self._take(source, partition, survey)
             self._trouble = ""
         except Transient as error:
+            raise_if_cancelled(error)
             self._trouble = str(error)
             _log.warning(logs.TAKEOVER_FAILED, error=str(error))
             self._host.note_trouble(error)

@@ -9,6 +9,7 @@ import structlog
 
 from consumers.ownership import Holding, Holdings
 from tidegate_kernel import logs
+from tidegate_kernel.cancellation import raise_if_cancelled
 from tidegate_kernel.clock import Clock
 from tidegate_kernel.errors import Transient
 from tidegate_kernel.event import TopicPartition
@@ -60,7 +61,8 @@ class Watchdog:
             await self._clock.sleep(_LOOK_EVERY_SECONDS)
             try:
                 await self.look()
-            except Transient:
+            except Transient as error:
+                raise_if_cancelled(error)
                 # Kafka does not answer: nobody can be fetched, and that is told elsewhere.
                 self._standing.clear()
 

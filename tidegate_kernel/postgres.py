@@ -13,6 +13,7 @@ from weakref import WeakSet
 
 import asyncpg
 
+from tidegate_kernel.cancellation import raise_if_cancelled
 from tidegate_kernel.errors import Misconfigured, Transient
 from tidegate_kernel.pooler import SharedConnection, is_pooled
 from tidegate_kernel.silence import give_up_when_silent
@@ -94,9 +95,7 @@ def translated_errors(what: str) -> Iterator[None]:
     try:
         yield
     except (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError) as error:
-        if (task := asyncio.current_task()) is not None and task.cancelling():
-            # Leaving a transaction on a connection that broke meanwhile raises this in the cancellation's place.
-            raise asyncio.CancelledError from error
+        raise_if_cancelled(error)
         if is_transient(error) or isinstance(error, asyncpg.QueryCanceledError):
             # The first line only: Postgres puts values of the row into DETAIL, and this text is logged.
             raise Transient(f"{what}: {type(error).__name__}: {_first_line(error)}") from error

@@ -7,6 +7,7 @@ import asyncio
 import asyncpg
 import pytest
 
+from tidegate_kernel.cancellation import raise_if_cancelled
 from tidegate_kernel.errors import Transient
 from tidegate_kernel.postgres import translated_errors
 
@@ -51,3 +52,31 @@ async def test_a_time_limit_is_not_lost_in_the_error_of_a_broken_connection() ->
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.01):
             await _work(asyncio.Event())
+
+
+async def _fail(wanted: asyncio.Event) -> None:
+    await wanted.wait()
+    raise Transient("the broker is down")
+
+
+async def test_a_cancellation_is_not_lost_in_what_was_gathered() -> None:
+    """`asyncio.gather` raises what a part of it raised, also where it was cancelled in that very moment."""
+    wanted = asyncio.Event()
+
+    async def look() -> None:
+        while True:
+            try:
+                await asyncio.gather(_fail(wanted), asyncio.Event().wait())
+            except Transient as error:
+                raise_if_cancelled(error)
+                await asyncio.Event().wait()
+
+    task = asyncio.create_task(look())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    wanted.set()
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait([task], timeout=5)
+
+    assert task.cancelled()
