@@ -385,10 +385,9 @@ ORDER BY k.place, s.turn, s."offset";
 -- name: letters_of_run
 -- The records of letters that a run has yet to decide about; value: as corrected. $1 run, $2 letters.
 WITH undecided AS MATERIALIZED (
-    SELECT r.letter
-    FROM unnest($2::uuid[]) AS w (letter)
-    JOIN tidegate.replay_letter AS r USING (letter)
-    WHERE r.replay = $1 AND r.outcome IS NULL
+    SELECT r.letter FROM tidegate.replay_letter AS r
+    -- ANY, not a join: whatever plan is kept, each letter of the run is looked at once at most.
+    WHERE r.replay = $1 AND r.letter = ANY ($2::uuid[]) AND r.outcome IS NULL
 )
 SELECT
     d.id, d.topic, d.topic_id, d.partition, d."offset", d.recorded_at, d.key, d.value, d.header_names, d.header_values,
@@ -405,10 +404,9 @@ WHERE d.state IS NOT DISTINCT FROM 'replaying';
 -- Those of some letters that a run has yet to decide about: where their records stand, and how many bytes they hold. Of a
 -- long value only its length is read. $1 run, $2 letters.
 WITH undecided AS MATERIALIZED (
-    SELECT r.letter
-    FROM unnest($2::uuid[]) AS w (letter)
-    JOIN tidegate.replay_letter AS r USING (letter)
-    WHERE r.replay = $1 AND r.outcome IS NULL
+    SELECT r.letter FROM tidegate.replay_letter AS r
+    -- ANY, not a join: whatever plan is kept, each letter of the run is looked at once at most.
+    WHERE r.replay = $1 AND r.letter = ANY ($2::uuid[]) AND r.outcome IS NULL
 )
 SELECT
     d.id, d."offset", d.topic_id, d.partition,
@@ -428,10 +426,9 @@ SELECT p.id, coalesce(octet_length(p.value), 0) AS bytes FROM tidegate.parked AS
 -- name: lock_letters_of_run
 -- Those of some letters that a run has yet to decide about, locked. $1 run, $2 letters.
 WITH undecided AS MATERIALIZED (
-    SELECT r.letter
-    FROM unnest($2::uuid[]) AS w (letter)
-    JOIN tidegate.replay_letter AS r USING (letter)
-    WHERE r.replay = $1 AND r.outcome IS NULL
+    SELECT r.letter FROM tidegate.replay_letter AS r
+    -- ANY, not a join: whatever plan is kept, each letter of the run is looked at once at most.
+    WHERE r.replay = $1 AND r.letter = ANY ($2::uuid[]) AND r.outcome IS NULL
 )
 SELECT d.id
 FROM undecided AS u
@@ -457,9 +454,9 @@ WHERE p.id = ANY ($1::bigint[]);
 -- $4 after how many replays a letter that fails is quarantined. Returns what has come to its end.
 WITH decided AS (
     UPDATE tidegate.replay_letter AS r
-    SET outcome = o.outcome, decided_at = now()
-    FROM unnest($2::uuid[], $3::text[]) AS o (letter, outcome)
-    WHERE r.replay = $1 AND r.letter = o.letter AND r.outcome IS NULL
+    SET outcome = ($3::text[])[array_position($2::uuid[], r.letter)], decided_at = now()
+    -- ANY, not a join, as in letters_of_run.
+    WHERE r.replay = $1 AND r.letter = ANY ($2::uuid[]) AND r.outcome IS NULL
     RETURNING r.letter, r.outcome, r.was
 ),
 told AS (
