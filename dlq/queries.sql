@@ -265,7 +265,7 @@ LIMIT $2;
 
 -- name: lock_run
 -- A run, locked until the transaction ends: its runner's transaction has come to its end. $1 job, $2 run.
-SELECT r.kind, r.state, r.is_forced, r.asked_by, r.approved_by, r.holder, r.reason, r.letters,
+SELECT r.state, r.is_forced, r.asked_by, r.approved_by, r.holder,
     r.state = 'running' AND r.lease_until > now() AS is_held
 FROM tidegate.replay AS r
 WHERE r.job = $1 AND r.id = $2
