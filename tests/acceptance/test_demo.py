@@ -1,14 +1,11 @@
 """The demo as `make demo` runs it, in small: a real trial that can also fail."""
 
 import asyncio
-import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 import asyncpg
@@ -18,35 +15,17 @@ from examples.check_shop.expected import JOBS, POISON, poison_reasons
 from examples.shop.demo.place import Place
 from examples.shop.demo.purchases import read_purchases
 from examples.shop.demo.sabotage import Sabotage, spoil
-from tidegate.stack.names import ServerName, StackAddresses
+from tests.acceptance.demos import ROOT, Outcome, environment_of, run_demo
+from tidegate.stack.names import StackAddresses
 
-_ROOT = Path(__file__).parents[2]
 # More than two batches of the ledger a partition, so that a worker can be killed in the middle of one.
 _ORDERS = 3000
 # A trial of this size takes 20 seconds on a quiet machine with two cores.
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(300)]
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What a run of the demo left."""
-
-    exit_code: int
-    printed: str
-    report: Mapping[str, Any]
-
-
-def _environment(stack: StackAddresses) -> dict[str, str]:
-    names = {name.setting.removeprefix("TIDEGATE_").lower(): name.setting for name in ServerName}
-    return {**os.environ, **{names[field]: address for field, address in asdict(stack).items()}}
-
-
 def _run_demo(stack: StackAddresses, report: Path, **settings: str) -> Outcome:
-    environment = {**_environment(stack), "DEMO_ORDERS": str(_ORDERS), "DEMO_JSON": str(report), **settings}
-    command = [sys.executable, "-m", "examples.shop.demo"]
-    ended = subprocess.run(command, env=environment, cwd=_ROOT, capture_output=True, text=True, check=False)
-    assert report.exists(), ended.stderr
-    return Outcome(ended.returncode, ended.stdout, json.loads(report.read_text()))
+    return run_demo("examples.shop.demo", stack, report, orders=_ORDERS, **settings)
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +41,7 @@ def place(stack: StackAddresses, outcome: Outcome) -> Iterator[Place]:
     dsn = f"{stack.postgres_dsn.rpartition('/')[0]}/shop_demo_{run}"
     with asyncio.Runner() as runner:
         held = runner.run(asyncpg.connect(dsn))
-        yield Place(run, Path(), {**_environment(stack), "TIDEGATE_POSTGRES_DSN": dsn})
+        yield Place(run, Path(), {**environment_of(stack), "TIDEGATE_POSTGRES_DSN": dsn})
         runner.run(held.close())
 
 
@@ -125,7 +104,7 @@ async def test_checker_names_the_order_whose_effect_was_spoiled(place: Place, ho
     checked = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "examples.check_shop", "--prefix", place.prefix, "--orders", str(_ORDERS)),
         env=place.environment,
-        cwd=_ROOT,
+        cwd=ROOT,
         stdout=asyncio.subprocess.PIPE,
     )
     printed, _ = await checked.communicate()
@@ -145,7 +124,7 @@ def test_demo_without_servers_says_what_is_missing(tmp_path: Path) -> None:
     """The first thing that goes wrong for whoever does not use make."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TIDEGATE_")}
     command = [sys.executable, "-m", "examples.shop.demo"]
-    ended = subprocess.run(command, env=environment, cwd=_ROOT, capture_output=True, text=True, check=False)
+    ended = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
     assert ended.returncode == 2
     assert "TIDEGATE_KAFKA_BOOTSTRAP" in ended.stderr
     assert "Traceback" not in ended.stderr

@@ -1,14 +1,10 @@
 """`make demo-dlq` in small: a bad release, its repair killed in the middle, and a check that can also fail."""
 
 import asyncio
-import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 import asyncpg
@@ -18,35 +14,17 @@ from examples.shop.demo.place import Place
 from examples.shop.demo.purchases import read_purchases
 from examples.shop.demo.sabotage import Sabotage, spoil
 from examples.shop.demo_dlq.pickup import choose
-from tidegate.stack.names import ServerName, StackAddresses
+from tests.acceptance.demos import ROOT, Outcome, environment_of, run_demo
+from tidegate.stack.names import StackAddresses
 
-_ROOT = Path(__file__).parents[2]
 # As few as have forty customers with ten orders, and some to spare.
 _ORDERS = 3000
 # Half a minute of it is the lease of the runner that is killed.
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(400)]
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What a run of the demo left."""
-
-    exit_code: int
-    printed: str
-    report: Mapping[str, Any]
-
-
-def _environment(stack: StackAddresses) -> dict[str, str]:
-    names = {name.setting.removeprefix("TIDEGATE_").lower(): name.setting for name in ServerName}
-    return {**os.environ, **{names[field]: address for field, address in asdict(stack).items()}}
-
-
 def _run_demo(stack: StackAddresses, report: Path, **settings: str) -> Outcome:
-    environment = {**_environment(stack), "DEMO_ORDERS": str(_ORDERS), "DEMO_JSON": str(report), **settings}
-    command = [sys.executable, "-m", "examples.shop.demo_dlq"]
-    ended = subprocess.run(command, env=environment, cwd=_ROOT, capture_output=True, text=True, check=False)
-    assert report.exists(), ended.stderr
-    return Outcome(ended.returncode, ended.stdout, json.loads(report.read_text()))
+    return run_demo("examples.shop.demo_dlq", stack, report, orders=_ORDERS, **settings)
 
 
 async def _checked(place: Place) -> tuple[int | None, str]:
@@ -54,7 +32,7 @@ async def _checked(place: Place) -> tuple[int | None, str]:
     checker = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "examples.check_shop", *arguments),
         env=place.environment,
-        cwd=_ROOT,
+        cwd=ROOT,
         stdout=asyncio.subprocess.PIPE,
     )
     printed, _ = await checker.communicate()
@@ -84,7 +62,7 @@ async def test_three_hundred_dead_orders_are_replayed_through_a_kill_and_nothing
     dead = choose(purchases).open_orders
     dsn = f"{stack.postgres_dsn.rpartition('/')[0]}/shop_demo_{report['trial']}"
     database = await asyncpg.connect(dsn)
-    place = Place(report["trial"], Path(), {**_environment(stack), "TIDEGATE_POSTGRES_DSN": dsn})
+    place = Place(report["trial"], Path(), {**environment_of(stack), "TIDEGATE_POSTGRES_DSN": dsn})
     async with aiohttp.ClientSession() as http:
         victims = [purchase for purchase in purchases if purchase.order_id in dead]
         order = await spoil(Sabotage.DOUBLE, place, victims, database=database, http=http)
@@ -108,7 +86,7 @@ def test_demo_dlq_without_servers_says_what_is_missing() -> None:
     """The first thing that goes wrong for whoever does not use make."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TIDEGATE_")}
     command = [sys.executable, "-m", "examples.shop.demo_dlq"]
-    ended = subprocess.run(command, env=environment, cwd=_ROOT, capture_output=True, text=True, check=False)
+    ended = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
     assert ended.returncode == 2
     assert "TIDEGATE_KAFKA_BOOTSTRAP" in ended.stderr
     assert "Traceback" not in ended.stderr
