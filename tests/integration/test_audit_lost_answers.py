@@ -20,6 +20,8 @@ from tidegate_kernel.postgres import Pool, connect
 _DEED = Deed(Action.CHECKPOINT_CREATE, "nightly")
 _LATE_SECONDS = 0.5
 
+_Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
 
 class Loss(Enum):
     """What becomes of the first COMMIT on its way; the client's connection breaks each time."""
@@ -47,20 +49,23 @@ class Road:
                 if b"COMMIT" in data and not self._is_lost:
                     self._is_lost = True
                     back.cancel()
-                    await self._lose(data, to_server, writer)
+                    await asyncio.wait([back])  # two cannot read the answer
+                    await self._lose(data, (server, to_server), writer)
                     break
                 to_server.write(data)
         to_server.close()
         back.cancel()
         writer.close()
 
-    async def _lose(self, data: bytes, to_server: asyncio.StreamWriter, writer: asyncio.StreamWriter) -> None:
+    async def _lose(self, data: bytes, server: _Streams, writer: asyncio.StreamWriter) -> None:
+        answers, to_server = server
         if self._loss is Loss.LATE:
             writer.close()
             await asyncio.sleep(_LATE_SECONDS)  # what happens meanwhile on another connection is the test
         if self._loss is not Loss.COMMIT:
             to_server.write(data)
             await to_server.drain()
+            await answers.read(1)  # the answer: what is asked afterwards finds it committed
 
 
 async def _pass_on(server: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
