@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 
 
@@ -109,6 +110,20 @@ class Denied(TidegateError):
 
 class Misconfigured(TidegateError):
     """A setting, declaration or server is not as it must be; the message names the thing and the remedy."""
+
+
+class NeedsRebuild(Misconfigured):
+    """An index or table differs from its declaration in what cannot be changed in place: it has to be filled anew.
+
+    `thing` names it with its kind, each of `differences` what is there and what is declared.
+    """
+
+    def __init__(self, thing: str, differences: Sequence[str]) -> None:
+        super().__init__(
+            f"{thing} needs rebuild: {'; '.join(differences)}. 'tidegate projections reset JOB' makes it anew and "
+            "fills it from its topics; nothing has been changed"
+        )
+        self.thing, self.differences = thing, tuple(differences)
 
 
 class Unreachable(Misconfigured):
