@@ -31,6 +31,8 @@ _log = structlog.get_logger(__name__)
 
 # A probe that takes longer is a no. Together with the pause it bounds how late a recovery is noticed.
 _PROBE_SECONDS = 3.0
+# Whatever is cancelled ends within a turn or two of the event loop, or does not mean to.
+_CANCEL_SECONDS = 0.1
 _PROBE_AGAIN_SECONDS = 1.0
 # A batch takes milliseconds; one in hand for longer may hang on a server that takes packets and never answers.
 _SILENCE_SECONDS = 5.0
@@ -49,6 +51,7 @@ class Outages:
         self._metrics, self._connections = metrics, connections
         self._trouble = asyncio.Event()
         self._was_demoted = False
+        self._stuck: dict[str, asyncio.Task[bool]] = {}
         self.open: dict[str, datetime] = {}
         for name in (*probes, KAFKA):
             metrics.breaker_open.labels(job, name).set(0)
@@ -100,7 +103,7 @@ class Outages:
 
     async def _look(self) -> None:
         probes = dict(self._probes)  # a handler may ask before `watch` has added Kafka's
-        answers = await asyncio.gather(*(self._answers(probe) for probe in probes.values()))
+        answers = await asyncio.gather(*(self._answers(name, probe) for name, probe in probes.items()))
         for name, answer in zip(probes, answers, strict=True):
             if answer and name in self.open:
                 del self.open[name]
@@ -111,10 +114,23 @@ class Outages:
                 self._metrics.breaker_open.labels(self._job, name).set(1)
                 _log.warning(logs.BREAKER_OPENED, job=self._job, dependency=name)
 
-    async def _answers(self, probe: Probe) -> bool:
-        # What a user's probe raises is its way to say no; gather hands it over instead of raising.
-        (answer,) = await asyncio.gather(_in_time(probe), return_exceptions=True)
-        return answer is True
+    async def _answers(self, name: str, probe: Probe) -> bool:
+        """Whether the probe says yes in time. One that goes on although it was cancelled is left behind, and counts as
+        a no for as long: another one beside it each second would be a leak."""
+        if (stuck := self._stuck.get(name)) is not None and not stuck.done():
+            stuck.cancel()
+            return False
+        asked = asyncio.create_task(_said_by(probe), name=f"probe-{name}")
+        try:
+            await asyncio.wait([asked], timeout=_PROBE_SECONDS)
+        finally:
+            asked.cancel()  # no effect once it is done
+        if not asked.done() and not (await asyncio.wait([asked], timeout=_CANCEL_SECONDS))[0]:
+            self._stuck[name] = asked
+            _log.warning(logs.PROBE_STUCK, job=self._job, dependency=name)
+            return False
+        # What a user's probe raises is its way to say no.
+        return not asked.cancelled() and asked.exception() is None and asked.result()
 
     def _resting_for(self) -> list[str]:
         """What batches cannot do without. Without Kafka there is nothing to read, but what is in hand can settle."""
@@ -135,9 +151,11 @@ class Outages:
             self._connections.cut()
 
 
-async def _in_time(probe: Probe) -> bool:
-    async with asyncio.timeout(_PROBE_SECONDS):
-        return await probe()
+async def _said_by(probe: Probe) -> bool:
+    try:
+        return await probe() is True
+    except SystemExit:
+        return False  # it would end the event loop, and with it the process
 
 
 async def _kafka_answers(source: RecordSource) -> bool:

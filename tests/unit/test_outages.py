@@ -11,6 +11,7 @@ from uuid import UUID
 import asyncpg
 import pytest
 
+from consumers import outages
 from consumers.batch import Batch
 from consumers.outages import KAFKA, POSTGRES, Outages, Probe
 from consumers.ownership import Hold, Holding, Holdings
@@ -228,3 +229,46 @@ async def test_a_handler_learns_of_an_outage_before_its_failure_counts(scene: Sc
     assert not await scene.outages.all_answer()
     await scene.until_asked()
     assert Hold.OUTAGE in scene.held.holds
+
+
+async def test_a_probe_that_will_not_end_neither_blinds_the_others_nor_holds_the_stop_up(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A user's probe may swallow its cancellation, as a broad `except` in a loop does: that costs its own answer."""
+    monkeypatch.setattr(outages, "_PROBE_SECONDS", 0.01)
+    begun, may_end = 0, asyncio.Event()
+
+    async def stubborn() -> bool:
+        nonlocal begun
+        begun += 1
+        while not may_end.is_set():
+            try:
+                await may_end.wait()
+            except asyncio.CancelledError:
+                continue
+        return True
+
+    scene.outages._probes["payments"] = stubborn
+    async with asyncio.timeout(5):
+        assert not await scene.outages.all_answer()
+        assert scene.outages.open.keys() == {"payments"}
+        scene.away = {POSTGRES}
+        assert not await scene.outages.all_answer()
+        assert scene.outages.open.keys() == {"payments", POSTGRES}
+        assert begun == 1, "each look leaves one more behind"
+
+        scene.away = set()
+        may_end.set()
+        while not await scene.outages.all_answer():
+            await asyncio.sleep(0)
+
+
+async def test_a_probe_that_exits_ends_no_process(scene: Scene) -> None:
+    """A library that calls sys.exit where it finds nobody would take the worker along."""
+
+    async def leaving() -> bool:
+        raise SystemExit(1)
+
+    scene.outages._probes["payments"] = leaving
+    assert not await scene.outages.all_answer()
+    assert scene.outages.open.keys() == {"payments"}
