@@ -77,6 +77,7 @@ class JobParts:
     """Makes the watch of a loop."""
     last_progress: Callable[[], float]
     """Monotonic time at which a handler was last called; 0 for jobs without handlers."""
+    sink: Sink | None
 
 
 async def assemble(app: App, job: Job, resources: Resources, *, sink: Sink | None, run: RunId = LIVE) -> JobParts:
@@ -107,6 +108,7 @@ async def assemble(app: App, job: Job, resources: Resources, *, sink: Sink | Non
             _watch, resources, number, pipeline, mediator, parking, letters=_letter_backlog(app, job, resources)
         ),
         last_progress=lambda: mediator.last_progress if mediator is not None else 0.0,
+        sink=sink,
     )
 
 

@@ -14,13 +14,16 @@ from tidegate.assembly import JobParts, live_loop
 from tidegate.vitals import Vitals
 from tidegate_kernel import logs
 from tidegate_kernel.clock import Clock
-from tidegate_kernel.errors import Misconfigured, Unreachable
+from tidegate_kernel.errors import Misconfigured, Transient, Unreachable
 
 _log = structlog.get_logger(__name__)
 
 _RESTART = RetryPolicy(name="restart", first_delay=timedelta(seconds=1), longest_delay=timedelta(seconds=30))
 # Whoever worked for that long is not in a circle: the next restart is a first one.
 _LASTING_SECONDS = 600.0
+# A sink is asked again so soon that its job begins within seconds of its return, and told of once a minute.
+_SINK_SECONDS = 2.0
+_TRIES_TOLD = 30
 
 
 async def supervise(parts: JobParts, join: Join, *, clock: Clock, vitals: Vitals, stop: asyncio.Event) -> None:
@@ -50,6 +53,25 @@ async def supervise(parts: JobParts, join: Join, *, clock: Clock, vitals: Vitals
         finally:
             watcher.cancel()
             vitals.unwatch(code)
+
+
+async def until_sink_found(parts: JobParts, where: str, *, vitals: Vitals, stop: asyncio.Event) -> None:
+    """Returns when the job's sink answers and is as declared, or after `stop`; until then the process is not ready.
+
+    Raises Misconfigured where it answers and is not.
+    """
+    code, tries = parts.job.job_code, 0
+    while parts.sink is not None and not stop.is_set():
+        try:
+            await parts.sink.check()
+        except Transient as error:
+            vitals.wait(code, f"waits for {where}: {error}")
+            if tries % _TRIES_TOLD == 0:
+                _log.warning(logs.SINK_AWAITED, job=code, sink=where, error=str(error), wait_seconds=_SINK_SECONDS)
+            tries += 1
+            await is_set_within(_SINK_SECONDS, stop)
+        else:
+            return
 
 
 def _is_refused(error: Exception) -> bool:

@@ -24,18 +24,22 @@ class Vitals:
         self._clock = clock
         self._loops: dict[JobCode, ConsumerLoop] = {}
         self._parts: dict[JobCode, JobParts] = {}
-        self._missing: set[JobCode] = set()
+        self._missing: dict[JobCode, str] = {}
 
     def watch(self, parts: JobParts, loop: ConsumerLoop) -> None:
         """`loop` is the running consumer of the job."""
         code = parts.job.job_code
         self._loops[code], self._parts[code] = loop, parts
-        self._missing.discard(code)
+        self._missing.pop(code, None)
 
     def unwatch(self, code: JobCode) -> None:
         """The job's loop has ended; until another one is watched the process is not ready."""
         self._loops.pop(code, None)
-        self._missing.add(code)
+        self.wait(code, "its consumer is being started again")
+
+    def wait(self, code: JobCode, why: str) -> None:
+        """The job's loop does not run yet; the process is not ready."""
+        self._missing[code] = why
 
     def live(self) -> Sequence[str]:
         """Why this process should be killed; empty while every loop makes progress or waits on purpose."""
@@ -55,7 +59,7 @@ class Vitals:
 
     def ready(self) -> Sequence[str]:
         """Why this process is not doing its work now; empty when every job has joined and no partition is stuck."""
-        problems = [f"job {code!r}: its consumer is being started again" for code in sorted(self._missing)]
+        problems = [f"job {code!r}: {why}" for code, why in sorted(self._missing.items())]
         for code, loop in self._loops.items():
             if loop.source is None:
                 problems.append(f"job {code!r}: has not joined its group yet")

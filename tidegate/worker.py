@@ -11,7 +11,7 @@ import os
 import socket
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any, TypeAlias
 
 import structlog
@@ -26,7 +26,7 @@ from tidegate.console.http import serve
 from tidegate.horizons import keep_horizons
 from tidegate.jobs.declaration import Job, ProjectionJob
 from tidegate.jobs.relay import OutboxRelay
-from tidegate.supervision import supervise
+from tidegate.supervision import supervise, until_sink_found
 from tidegate.vitals import Vitals
 from tidegate_kernel import logs
 from tidegate_kernel.clock import Clock, SystemClock
@@ -51,7 +51,9 @@ _Work: TypeAlias = Coroutine[Any, Any, None]
 async def run_worker(app: App, settings: Settings, codes: Sequence[str], *, stop: asyncio.Event) -> None:
     """Runs the live consumers of the jobs `codes` until `stop` is set; returns with finished work settled.
 
-    Raises Misconfigured if something needed is missing or cannot be reached at the start. Later outages are waited out.
+    Raises Misconfigured if something needed is missing, or Postgres or Kafka cannot be reached at the start. A sink
+    that does not answer then holds up its own job only; where `stop` is set, which makes the start a check, it is
+    refused too. Later outages are waited out.
     """
     jobs = [app.job(code) for code in codes]
     clock = SystemClock()
@@ -59,7 +61,7 @@ async def run_worker(app: App, settings: Settings, codes: Sequence[str], *, stop
         opened.enter_context(exported_traces(settings.otlp_endpoint, service=app.service, version=app.version))
         resources = await opened.enter_async_context(open_resources(app, settings, jobs=len(jobs), clock=clock))
         await _require_topics(app, settings, jobs)
-        parts = [await _open_job(opened, app, job, resources) for job in jobs]
+        parts = [await _open_job(opened, app, job, resources, is_check=stop.is_set()) for job in jobs]
         await keep_horizons(parts, settings.kafka, resources.pool)
         writer = await opened.enter_async_context(open_writer(settings.kafka))
         relay = OutboxRelay(resources.pool, writer, clock, metrics=resources.metrics)
@@ -74,7 +76,7 @@ async def run_worker(app: App, settings: Settings, codes: Sequence[str], *, stop
         calm_collector()
         _log.info(logs.WORKER_STARTED, jobs=[job.code for job in jobs], owner=resources.owner, port=port)
         consumers = {
-            part.job.code: supervise(part, _join(app, part.job, settings), clock=clock, vitals=vitals, stop=stop)
+            part.job.code: _consume(part, _join(app, part.job, settings), resources, vitals=vitals, stop=stop)
             for part in parts
         }
         beside = {"outbox-relay": relay.run(), "inbox-upkeep": inbox.run(), "letter-upkeep": letters.run()}
@@ -142,12 +144,25 @@ async def open_sink(job: Job, settings: Settings) -> AsyncIterator[Sink | None]:
         yield sink
 
 
-async def _open_job(opened: AsyncExitStack, app: App, job: Job, resources: Resources) -> JobParts:
-    sink = await opened.enter_async_context(open_sink(job, resources.settings))
+async def _open_job(opened: AsyncExitStack, app: App, job: Job, resources: Resources, *, is_check: bool) -> JobParts:
+    if is_check or not isinstance(job, ProjectionJob):
+        sink = await opened.enter_async_context(open_sink(job, resources.settings))
+    else:
+        sink = await opened.enter_async_context(job.sink.open(resources.settings))
+        with suppress(Transient):  # an outage of one sink is no reason to leave the other jobs alone: `_consume` waits
+            await sink.check()
     try:
         return await assemble(app, job, resources, sink=sink)
     except Transient as error:
         raise Misconfigured(f"job {job.code!r} cannot start: {error}") from error
+
+
+async def _consume(parts: JobParts, join: Join, resources: Resources, *, vitals: Vitals, stop: asyncio.Event) -> None:
+    """Runs the job's live consumer until `stop`, from when its sink is found as declared. Raises as `supervise`."""
+    if parts.sink is not None and isinstance(parts.job, ProjectionJob):
+        where = parts.job.sink.where(resources.settings)
+        await until_sink_found(parts, where, vitals=vitals, stop=stop)
+    await supervise(parts, join, clock=resources.clock, vitals=vitals, stop=stop)
 
 
 async def _require_topics(app: App, settings: Settings, jobs: Sequence[Job]) -> None:

@@ -59,6 +59,34 @@ def test_second_term_changes_nothing(first: signal.Signals) -> None:
         assert process.wait(timeout=30) == 0
 
 
+# Comes to the place where imports begin, and no further.
+_EARLY = """
+import sys, time
+from tidegate import commands
+
+class Late:
+    def find_spec(self, name, *_):
+        if name == "tidegate.commands.face":
+            print("importing", flush=True)
+            time.sleep(3600)
+
+sys.meta_path.insert(0, Late())
+commands.main()
+"""
+
+
+@contextmanager
+def _started_early(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """The command line, still importing what it needs."""
+    command = [sys.executable, "-c", _EARLY, *arguments]
+    with subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        try:
+            _expect(process, "importing")
+            yield process
+        finally:
+            process.kill()
+
+
 @contextmanager
 def _started(way: str) -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, "-c", _SCRIPT, way]
@@ -72,3 +100,17 @@ def _started(way: str) -> Iterator[subprocess.Popen[str]]:
 def _expect(process: subprocess.Popen[str], line: str) -> None:
     assert process.stdout is not None
     assert process.stdout.readline() == f"{line}\n"
+
+
+def test_term_before_anything_has_begun_is_an_orderly_end() -> None:
+    """A platform that scales down may meet a process that still imports: a code of 143 would look like a crash."""
+    with _started_early("run", "--all") as process:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=30) == 0
+
+
+def test_a_backfill_that_has_not_begun_is_not_called_done() -> None:
+    """The Job of a cluster that ends with 0 is never run again."""
+    with _started_early("run", "search", "--backfill", "--from-beginning") as process:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=30) == -signal.SIGTERM

@@ -52,6 +52,7 @@ def test_list_of_commands_needs_none_of_their_modules() -> None:
     assert _ours(imported) == {
         "tidegate",
         "tidegate.commands",
+        "tidegate.commands.early",
         "tidegate.commands.face",
         "tidegate.commands.late",
         "tidegate.commands.options",

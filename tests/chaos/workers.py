@@ -7,6 +7,7 @@ import contextlib
 import signal
 import socket
 import sys
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -89,6 +90,7 @@ class Fleet:
         self._keepers: dict[str, asyncio.Task[None]] = {}
         self.workers: dict[str, Worker] = {}
         self.ends: list[Ended] = []
+        self._starts: Counter[str] = Counter()
 
     async def set_size(self, count: int) -> None:
         """So many workers are wanted: new ones have been started, surplus ones told to stop."""
@@ -126,7 +128,7 @@ class Fleet:
         await asyncio.gather(*self._keepers.values(), return_exceptions=True)
 
     def _add(self, name: str) -> None:
-        worker = self.workers[name] = Worker(name, self._folder, self._environment)
+        worker = self.workers[name] = Worker(name, self._folder, self._environment, starts=self._starts[name])
         # A name may come back while its former bearer still stops.
         self._keepers[f"{name}#{len(self._keepers)}"] = asyncio.create_task(self._keep(worker), name=name)
 
@@ -135,6 +137,8 @@ class Fleet:
         try:
             while worker.is_wanted:
                 await worker.start()
+                # Another bearer of the name must not be taken for up by what this one has logged.
+                self._starts[worker.name] = worker.starts
                 assert worker.child is not None
                 assert worker.child.process is not None
                 code = await worker.child.process.wait()
