@@ -11,7 +11,7 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -28,11 +28,26 @@ _PATH = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/usr/local/sbin"
 _DOCUMENT = Path(__file__).parents[1] / "docs" / "operations" / "pgbouncer.md"
 
 
-@dataclass(frozen=True)
+@dataclass
 class Bouncer:
     """A running PgBouncer. Whoever connects to it is the role of the server behind it, without being asked."""
 
     port: int
+    command: Sequence[str]
+    log: Path
+    process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """It listens."""
+        with self.log.open("ab") as out:
+            self.process = subprocess.Popen(self.command, stdout=out, stderr=out)
+        _wait_until_it_listens(self.port, self.process, self.log)
+
+    def kill(self) -> None:
+        """It is gone, and with it every connection through it, on both sides."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
 
     def dsn(self, database: str) -> str:
         """The way through the pooler to the database that the DSN `database` leads to."""
@@ -55,13 +70,12 @@ def running_bouncer(server: str, folder: Path, *, size: int = SERVER_CONNECTIONS
     settings.write_text(_settings(server, listen=listen, size=size))
     # It refuses to be root, and reads its settings before it becomes somebody else.
     command = [program, *(["-u", "nobody"] if os.geteuid() == 0 else []), str(settings)]
-    log = folder / "pgbouncer.log"
-    with log.open("wb") as out, subprocess.Popen(command, stdout=out, stderr=out) as process:
-        try:
-            _wait_until_it_listens(listen, process, log)
-            yield Bouncer(listen)
-        finally:
-            process.kill()
+    bouncer = Bouncer(listen, command, folder / "pgbouncer.log")
+    try:
+        bouncer.start()
+        yield bouncer
+    finally:
+        bouncer.kill()
 
 
 def _settings(server: str, *, listen: int, size: int) -> str:

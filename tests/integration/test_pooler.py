@@ -9,14 +9,19 @@ from contextlib import AsyncExitStack
 import asyncpg
 import pytest
 
+from consumers.failure import RetryPolicy
+from consumers.loop import ConsumerLoop
 from tests.bouncer import SERVER_CONNECTIONS, Bouncer
+from tests.integration.live import until
 from tests.integration.notes import make_loop, noted, noted_ids, running, stands_at
 from tidegate.migrations.schema import migrate
 from tidegate.testing.memory import MemoryBroker
 from tidegate_kernel.outbox import enqueue
-from tidegate_kernel.postgres import Pool, connect, is_writable, open_pool
+from tidegate_kernel.postgres import Connections, Pool, connect, is_writable, open_pool
 from tidegate_kernel.source import Outgoing
 
+# One failed attempt, of whichever kind, is the last: what counts as one shows as a dead letter.
+_UNFORGIVING = RetryPolicy(attempts=1, unexpected_attempts=1)
 _ASK = "SELECT current_setting('statement_timeout'), current_setting('idle_in_transaction_session_timeout')"
 
 
@@ -177,3 +182,40 @@ async def test_takeover_ends_a_silent_owner_behind_the_pooler(
         with pytest.raises((asyncpg.PostgresError, asyncpg.InterfaceError)):
             await silent.execute("COMMIT")
     assert await noted_ids(second) == ["e0", "e1"]
+
+
+async def test_a_restart_of_the_pooler_under_load_is_waited_out(
+    bouncer: Bouncer, database: str, unique_name: Callable[[str], str]
+) -> None:
+    """A deployment of the pooler ends every connection through it at once, again and again: each event is there once,
+    no attempt is burnt, and work goes on by itself."""
+    broker, topic = MemoryBroker(), unique_name("restarted")
+    broker.create_topic(topic, 1)
+    dsn, connections = bouncer.dsn(database), Connections()
+    async with open_pool(dsn, size=4, connections=connections) as pool:
+        await pool.execute("CREATE TABLE public.effect (id text)")
+        loop = await make_loop(pool, dsn, broker, topic, connections=connections, retry=_UNFORGIVING, batch_size=20)
+        async with running(loop):
+            for round_ in range(4):
+                for n in range(round_ * 200, round_ * 200 + 200):
+                    broker.append(noted(topic, n))
+                await _settles_more(loop)
+                bouncer.kill()
+                await asyncio.sleep(0.3 * round_)
+                await asyncio.to_thread(bouncer.start)
+            await _stands(loop, 800)
+        assert await noted_ids(pool) == sorted(f"e{n}" for n in range(800))
+        assert await pool.fetchval("SELECT count(*) FROM tidegate.dead_letter") == 0
+
+
+async def _settles_more(loop: ConsumerLoop) -> None:
+    """Returns with a batch settled just now and others to come."""
+    await until(lambda: bool(loop.holdings.all()))
+    (held,) = loop.holdings.all()
+    stood = held.position.next_offset
+    await until(lambda: held.position.next_offset > stood)
+
+
+async def _stands(loop: ConsumerLoop, offset: int) -> None:
+    (held,) = loop.holdings.all()
+    await until(lambda: held.position.next_offset == offset)
