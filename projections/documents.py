@@ -14,6 +14,9 @@ from tidegate_kernel.errors import InvalidDocument, Reason
 DELETED = "tg_deleted"
 """The field, or column, that marks a tombstone. Ours in every sink: a document may not have it."""
 
+DELETED_AT = "tg_deleted_at"
+"""When a tombstone was written, by the clock of the host that wrote it; ours as well, where a sink keeps it."""
+
 _OPENING_BRACE = ord("{")
 _LINE_END = ord("\n")
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from projections.documents import DELETED
+from projections.documents import DELETED, DELETED_AT
 from tidegate_kernel.errors import Misconfigured
 from tidegate_kernel.settings import Settings
 
@@ -23,14 +23,16 @@ class Elasticsearch:
     """Documents go to the index behind alias `index`, which shows all but the deleted ones.
 
     `mappings` as Elasticsearch takes them, `{"properties": {…}}`; fields they do not name are refused
-    (`dynamic: strict`) unless `dynamic` is declared. `settings` are the index's own, used when it is created. A
-    document of more than `max_document_bytes` is a dead letter; a request holds up to `max_request_bytes`. Raises
-    Misconfigured for mappings that cannot be ours.
+    (`dynamic: strict`) unless `dynamic` is declared. `settings` are the index's own, used when it is created; without a
+    `refresh_interval` Tidegate alone refreshes it, once a second while there is something new. A document of more than
+    `max_document_bytes` is a dead letter; a request holds up to `max_request_bytes`. Raises Misconfigured for mappings
+    that cannot be ours.
     """
 
     index: str
     mappings: Mapping[str, Any]
     settings: Mapping[str, Any] | None = None
+    new_fields: Literal["rebuild", "add"] = "rebuild"
     batch_size: int = 1000
     max_document_bytes: int = _DEFAULT_DOCUMENT_BYTES
     max_request_bytes: int = _DEFAULT_REQUEST_BYTES
@@ -41,8 +43,10 @@ class Elasticsearch:
             raise Misconfigured(
                 f"{me}: mappings need 'properties', as in {{'properties': {{'id': {{'type': 'keyword'}}}}}}"
             )
-        if DELETED in properties:
-            raise Misconfigured(f"{me}: the field {DELETED!r} is Tidegate's own; choose another name")
+        if taken := {DELETED, DELETED_AT} & properties.keys():
+            raise Misconfigured(f"{me}: the field {min(taken)!r} is Tidegate's own; choose another name")
+        if self.new_fields not in ("rebuild", "add"):
+            raise Misconfigured(f"{me}: new_fields must be 'rebuild' or 'add', not {self.new_fields!r}")
 
     @property
     def name(self) -> str:
@@ -65,9 +69,19 @@ class Elasticsearch:
 
     @property
     def all_mappings(self) -> dict[str, Any]:
-        """The declared mappings with the tombstone's mark, closed to unknown fields unless declared open."""
-        properties = {**self.mappings["properties"], DELETED: {"type": "boolean"}}
+        """The declared mappings with the tombstone's fields, closed to unknown ones unless declared open."""
+        ours = {DELETED: {"type": "boolean"}, DELETED_AT: {"type": "date", "format": "epoch_millis"}}
+        properties = {**self.mappings["properties"], **ours}
         return {"dynamic": "strict", **self.mappings, "properties": properties}
+
+    @property
+    def all_settings(self) -> dict[str, Any]:
+        """The declared settings of the index. Unless they say otherwise, the server refreshes nothing by itself:
+        Tidegate does, so that it knows what readers see."""
+        declared = dict(self.settings or {})
+        nested = declared.get("index", {})
+        is_declared = "refresh_interval" in nested or {"refresh_interval", "index.refresh_interval"} & declared.keys()
+        return declared if is_declared else {"refresh_interval": "-1", **declared}
 
     def where(self, settings: Settings) -> str:
         return f"elasticsearch at {settings.elasticsearch_url} (TIDEGATE_ELASTICSEARCH_URL)"

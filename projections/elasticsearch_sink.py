@@ -1,20 +1,21 @@
-"""The open Elasticsearch sink: index and aliases made and compared, writes applied through the bulk road."""
+"""The open Elasticsearch sink: its client, and writes applied through the bulk road."""
 
 from __future__ import annotations
 
 import io
 from base64 import b64encode
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
-from typing import Any, Protocol
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
 
 from elastic_transport import AiohttpHttpNode
-from elasticsearch import ApiError, AsyncElasticsearch, TransportError, UnsupportedProductError
+from elasticsearch import ApiError, AsyncElasticsearch, TransportError
 
 from projections.authority import authority_file
-from projections.documents import DELETED
 from projections.elasticsearch_answers import BulkSerializer
-from projections.elasticsearch_bulk import DENIED, Answer, BulkWriter
+from projections.elasticsearch_bulk import Answer, BulkWriter
+from projections.elasticsearch_errors import translated
+from projections.elasticsearch_index import DeclaredIndex, PhysicalIndex
 from projections.elasticsearch_lines import bulk_lines
 from projections.sink import Applied
 from projections.writes import Write
@@ -28,8 +29,6 @@ _SHARD_TIMEOUT = "10s"
 _BULK_QUERY = f"require_alias=true&timeout={_SHARD_TIMEOUT}&filter_path=took,errors,error,items.*.error,items.*.status"
 _BULK_HEADERS = {"accept": "application/json", "content-type": "application/x-ndjson"}
 _STREAMED_FROM_BYTES = 1024 * 1024
-
-_ONLY_LIVE = {"bool": {"must_not": {"term": {DELETED: True}}}}
 
 
 @asynccontextmanager
@@ -74,70 +73,51 @@ class _StreamingNode(AiohttpHttpNode):
         """Nothing: the client would decode every body, payload included, as soon as anything handles logs."""
 
 
-class DeclaredIndex(Protocol):
-    """What the sink has to know of its index; `projections.elasticsearch.Elasticsearch` says it."""
-
-    @property
-    def index(self) -> str: ...
-    @property
-    def physical(self) -> str: ...
-    @property
-    def write_alias(self) -> str: ...
-    @property
-    def all_mappings(self) -> dict[str, Any]: ...
-    @property
-    def settings(self) -> Mapping[str, Any] | None: ...
-    @property
-    def max_document_bytes(self) -> int: ...
-    @property
-    def max_request_bytes(self) -> int: ...
-
-
 class ElasticsearchSink:
     """The open sink; see `projections.sink.Sink`."""
 
     def __init__(self, declared: DeclaredIndex, client: AsyncElasticsearch, clock: Clock | None = None) -> None:
         self._declared = declared
         self._client = client
+        self._index = PhysicalIndex(declared, client)
         self._bulk_path = f"/{declared.write_alias}/_bulk?{_BULK_QUERY}"
         self._max_document_bytes = declared.max_document_bytes
+        self._clock = clock or SystemClock()
         self._writer = BulkWriter(
-            declared.index, self._post, clock=clock or SystemClock(), max_request_bytes=declared.max_request_bytes
+            declared.index, self._post, clock=self._clock, max_request_bytes=declared.max_request_bytes
         )
 
     async def prepare(self) -> None:
-        with _translated(self._declared.index):
-            if not await self._create():
-                # An index that was there: new fields are added, a changed one is refused by the server.
-                await self._client.indices.put_mapping(index=self._declared.physical, **self._declared.all_mappings)
-                await self._add_missing_aliases()
-        await self.check()
+        await self._index.prepare()
 
     async def check(self) -> None:
-        declared = self._declared
-        with _translated(declared.index):
-            found = await self._client.indices.get(index=declared.physical, ignore_unavailable=True)
-        if declared.physical not in found:
-            raise Misconfigured(f"index {declared.physical!r} is not there; run 'tidegate migrate'")
-        index = found[declared.physical]
-        if declared.write_alias not in index["aliases"]:
-            raise Misconfigured(f"alias {declared.write_alias!r} is not there; run 'tidegate migrate'")
-        if index["aliases"].get(declared.index, {}).get("filter") is None:
-            raise Misconfigured(
-                f"alias {declared.index!r} does not show index {declared.physical!r} without its tombstones; "
-                "run 'tidegate migrate'"
-            )
-        if differing := list(_differences(declared.all_mappings, index["mappings"])):
-            raise Misconfigured(
-                f"index {declared.physical!r} differs from its declaration in {', '.join(differing)}; "
-                "run 'tidegate migrate', or declare another index if a field's type changed"
-            )
+        await self._index.check()
+
+    async def reset(self) -> None:
+        await self._index.reset()
+
+    async def documents(self) -> int:
+        return await self._index.documents()
 
     def encode(self, write: Write) -> bytes:
-        return bulk_lines(write, self._max_document_bytes)
+        return bulk_lines(write, self._max_document_bytes, self._clock)
 
     async def apply(self, encoded: Sequence[bytes]) -> Applied:
         return await self._writer.apply(encoded)
+
+    async def refresh(self) -> None:
+        name = self._declared.physical
+        with translated(self._declared.index):
+            shards = (await self._client.indices.refresh(index=name))["_shards"]
+            if shards["failed"]:
+                raise Transient(f"index {name!r}: {shards['failed']} of {shards['total']} shard copies did not refresh")
+            # A copy that is nowhere is no failure to the server. Readers can do without a replica, not without a shard.
+            if shards["successful"] < shards["total"] and (missing := await self._missing_shards()):
+                raise Transient(f"index {name!r}: {missing} shards are on no node; what is in them cannot be seen")
+
+    async def _missing_shards(self) -> int:
+        found = await self._client.search_shards(index=self._declared.physical)
+        return sum(not any(copy["state"] == "STARTED" for copy in copies) for copies in found["shards"])
 
     async def probe(self) -> bool:
         try:
@@ -156,70 +136,3 @@ class ElasticsearchSink:
         except ApiError as error:
             return Answer(error.status_code, error.body)
         return Answer(response.meta.status, response.body)
-
-    async def _create(self) -> bool:
-        """Whether this call made the index; index and aliases appear together."""
-        declared = self._declared
-        readers: dict[str, Mapping[str, Any]] = {declared.index: {"filter": _ONLY_LIVE}}
-        aliases = {**readers, declared.write_alias: {"is_hidden": True}}
-        try:
-            await self._client.indices.create(
-                index=declared.physical, mappings=declared.all_mappings, settings=declared.settings, aliases=aliases
-            )
-        except ApiError as error:
-            if error.message == "resource_already_exists_exception":
-                return False
-            raise
-        return True
-
-    async def _add_missing_aliases(self) -> None:
-        declared = self._declared
-        add = [{"index": declared.physical, "alias": declared.write_alias, "is_hidden": True}]
-        # Another generation may own the readers' alias by now: only a swap moves it.
-        if not await self._client.indices.exists_alias(name=declared.index):
-            add.append({"index": declared.physical, "alias": declared.index, "filter": _ONLY_LIVE})
-        await self._client.indices.update_aliases(actions=[{"add": each} for each in add])
-
-
-def _differences(declared: Mapping[str, Any], found: Mapping[str, Any], path: str = "") -> Iterator[str]:
-    """Fields that are declared and missing or of another type. Fields that nobody declares any more do no harm."""
-    present = found.get("properties", {})
-    for name, field in declared.get("properties", {}).items():
-        where = f"{path}.{name}" if path else name
-        if name not in present or field.get("type", "object") != present[name].get("type", "object"):
-            yield f"field {where!r}"
-        else:
-            yield from _differences(field, present[name], where)
-
-
-@contextmanager
-def _translated(index: str) -> Iterator[None]:
-    try:
-        yield
-    except TransportError as error:
-        raise Transient(f"index {index!r}: {type(error).__name__}: {error.message}") from error
-    except ApiError as error:
-        if error.status_code == 429 or error.status_code >= 500:
-            raise Transient(f"index {index!r}: {error.status_code} {error.message}") from error
-        raise Misconfigured(
-            f"index {index!r}: {error.status_code} {error.message}{_cause(error)}{_remedy(error)}"
-        ) from error
-
-
-def _cause(error: ApiError) -> str:
-    """What the server says about our declaration; no document is involved."""
-    body = error.body if isinstance(error.body, dict) else {}
-    details = body.get("error")
-    reason = str(details.get("reason", ""))[:300] if isinstance(details, dict) else ""
-    return f": {reason}" if reason else ""
-
-
-def _remedy(error: ApiError) -> str:
-    """What to look at, where it is not our declaration that the server refuses."""
-    if error.status_code in (401, 403):
-        return "; " + DENIED
-    if error.status_code == 405 or not isinstance(error.body, dict) or isinstance(error, UnsupportedProductError):
-        return "; is TIDEGATE_ELASTICSEARCH_URL the address of an Elasticsearch?"
-    if error.status_code == 400:
-        return "; compare the declaration with what is there, or declare another index"
-    return ""

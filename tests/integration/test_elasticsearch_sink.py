@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 from aiohttp import ClientSession, web
-from elasticsearch import AsyncElasticsearch
+from elasticsearch import AsyncElasticsearch, NotFoundError
 
 from projections.elasticsearch import Elasticsearch
 from projections.elasticsearch_sink import ElasticsearchSink, connect
@@ -41,6 +42,8 @@ async def orders(unique_name: Callable[[str], str], client: AsyncElasticsearch) 
     declared = declaration(unique_name("orders"))
     yield declared
     await client.indices.delete(index=declared.physical, ignore_unavailable=True)
+    with contextlib.suppress(NotFoundError):
+        await client.indices.delete_index_template(name=f"tidegate-{declared.physical}")
 
 
 def declaration(index: str, **fields: Any) -> Elasticsearch:
@@ -194,42 +197,6 @@ async def test_readers_see_no_tombstones_and_count_none(
     assert set(await shown(client, orders)) == {"o2"}
     assert (await client.count(index=orders.name))["count"] == 1
     assert (await client.count(index=orders.physical))["count"] == 2
-
-
-async def test_prepare_adds_new_fields(orders: Elasticsearch, settings: Settings, client: AsyncElasticsearch) -> None:
-    """A release may add a field without a rebuild."""
-    async with prepared(orders, settings):
-        pass
-    wider = declaration(orders.index, city={"type": "keyword"})
-    async with wider.open(settings) as sink:
-        with pytest.raises(Misconfigured, match="field 'city'"):
-            await sink.check()
-        await sink.prepare()
-
-        assert await apply(sink, [order(1, city="Riga")]) == Applied()
-
-
-async def test_older_release_still_fits_a_wider_index(orders: Elasticsearch, settings: Settings) -> None:
-    """While a release rolls out, or back, both declarations run against one index."""
-    async with prepared(declaration(orders.index, city={"type": "keyword"}), settings):
-        pass
-
-    async with orders.open(settings) as sink:
-        await sink.check()
-        await sink.prepare()
-
-
-async def test_changed_field_is_misconfigured(orders: Elasticsearch, settings: Settings) -> None:
-    """Elasticsearch cannot change a field's type: better told at start than by a dead letter per record."""
-    async with prepared(orders, settings):
-        pass
-    changed = declaration(orders.index, cents={"type": "keyword"})
-
-    async with changed.open(settings) as sink:
-        with pytest.raises(Misconfigured, match="field 'cents'"):
-            await sink.check()
-        with pytest.raises(Misconfigured, match="cents"):
-            await sink.prepare()
 
 
 async def test_prepare_heals_missing_aliases(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -15,6 +16,23 @@ from projections.elasticsearch import Elasticsearch
 from projections.elasticsearch_lines import bulk_lines, stored_id
 from projections.writes import MAX_VERSION, Delete, Upsert
 from tidegate_kernel.errors import InvalidDocument, Misconfigured, Reason
+
+
+class At:
+    """A clock that stands at one time."""
+
+    def __init__(self, time: str) -> None:
+        self._time = datetime.fromisoformat(time)
+
+    def now(self) -> datetime:
+        return self._time
+
+    def monotonic(self) -> float:
+        return 0.0
+
+    async def sleep(self, seconds: float) -> None:
+        raise NotImplementedError
+
 
 LIMIT = 1000
 
@@ -45,9 +63,11 @@ def test_upsert_is_an_action_and_a_document() -> None:
 
 
 def test_delete_is_a_versioned_tombstone_document() -> None:
-    """Case 90: a delete that leaves nothing behind would let a late older event bring the document back."""
-    assert bulk_lines(Delete("a", 7), LIMIT) == (
-        b'{"index":{"_id":"a","version":7,"version_type":"external_gte"}}\n{"tg_deleted":true}\n'
+    """Case 90: a delete that leaves nothing behind would let a late older event bring the document back. It says when
+    it was written, so that it can leave when nothing older can come any more."""
+    assert bulk_lines(Delete("a", 7), LIMIT, At("2024-01-01T00:00:00+00:00")) == (
+        b'{"index":{"_id":"a","version":7,"version_type":"external_gte"}}\n'
+        b'{"tg_deleted":true,"tg_deleted_at":1704067200000}\n'
     )
 
 
