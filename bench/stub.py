@@ -9,6 +9,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from datetime import datetime
 from typing import NamedTuple
 
 from projections.elasticsearch_bulk import Answer, BulkWriter
@@ -88,6 +89,15 @@ class StubSink:
     def passed(self, rows: int) -> None:
         """A request of that many rows was answered."""
         self._stopwatch.passed(rows)
+
+    async def purge(self, before: datetime, most: int) -> int:  # noqa: ARG002  # part of the interface
+        return 0
+
+    async def reset(self) -> None:
+        """Nothing to do."""
+
+    async def documents(self) -> int:
+        return 0
 
     async def probe(self) -> bool:
         return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
 from clickhouse_connect.datatypes.registry import get_from_name
@@ -66,6 +67,20 @@ class ClickHouseSink:
         if encoded:
             await self._insert(encoded, 0, refused)
         return Applied(refused=tuple(refused))
+
+    async def purge(self, before: datetime, most: int) -> int:  # noqa: ARG002  # part of the interface
+        """None: a tombstone is a row like others, and small."""
+        return 0
+
+    async def reset(self) -> None:
+        client = await self._connection.client()
+        with translated_errors(self._table.view):
+            await self._table.reset(client)
+
+    async def documents(self) -> int:
+        client = await self._connection.client()
+        with translated_errors(self._table.view):
+            return await self._table.rows(client)
 
     async def probe(self) -> bool:
         try:

@@ -26,6 +26,11 @@ SELECT name, type
 FROM system.columns
 WHERE database = currentDatabase() AND table = {name:String}
 """
+_COUNT_ROWS = """
+SELECT sum(rows)
+FROM system.parts
+WHERE database = currentDatabase() AND table = {name:String} AND active
+"""
 _SPACE = re.compile(r"[\s`()]+")
 
 
@@ -52,6 +57,16 @@ class VersionedTable:
         await self._check_table(client)
         await client.command(self._view_statement())
         await self._check_view(client)
+
+    async def reset(self, client: AsyncClient) -> None:
+        """Table and view are there as declared, without a row. Killed in between, one of them may be missing."""
+        await client.command(f"DROP VIEW IF EXISTS `{self.view}` SYNC")
+        await client.command(f"DROP TABLE IF EXISTS `{self.physical}` SYNC")
+        await self.prepare(client)
+
+    async def rows(self, client: AsyncClient) -> int:
+        """How many rows are stored, older versions and tombstones among them; 0 where there is no table."""
+        return int((await client.query(_COUNT_ROWS, parameters={"name": self.physical})).result_rows[0][0])
 
     async def check(self, client: AsyncClient) -> None:
         """Raises Misconfigured unless table and view are there as declared."""

@@ -6,6 +6,7 @@ import io
 from base64 import b64encode
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from datetime import datetime
 from typing import Any
 
 from elastic_transport import AiohttpHttpNode
@@ -17,6 +18,7 @@ from projections.elasticsearch_bulk import Answer, BulkWriter
 from projections.elasticsearch_errors import translated
 from projections.elasticsearch_index import DeclaredIndex, PhysicalIndex
 from projections.elasticsearch_lines import bulk_lines
+from projections.elasticsearch_purge import purge_tombstones
 from projections.sink import Applied
 from projections.writes import Write
 from tidegate_kernel.clock import Clock, SystemClock
@@ -119,6 +121,11 @@ class ElasticsearchSink:
         found = await self._client.search_shards(index=self._declared.physical)
         return sum(not any(copy["state"] == "STARTED" for copy in copies) for copies in found["shards"])
 
+    async def purge(self, before: datetime, most: int) -> int:
+        return await purge_tombstones(
+            self._client, self._post_deletes, self._declared.physical, before=before, most=most
+        )
+
     async def probe(self) -> bool:
         try:
             await self._client.indices.exists(index=self._declared.physical)
@@ -129,8 +136,15 @@ class ElasticsearchSink:
         return True
 
     async def _post(self, body: bytes) -> Answer:
+        return await self._post_to(self._bulk_path, body)
+
+    async def _post_deletes(self, body: bytes) -> Answer:
+        # Every item is wanted, also of an answer without errors.
+        return await self._post_to(self._bulk_path.replace("took,errors,", ""), body)
+
+    async def _post_to(self, path: str, body: bytes) -> Answer:
         try:
-            response = await self._client.perform_request("POST", self._bulk_path, headers=_BULK_HEADERS, body=body)
+            response = await self._client.perform_request("POST", path, headers=_BULK_HEADERS, body=body)
         except TransportError as error:
             raise Transient(f"index {self._declared.index!r}: {type(error).__name__}: {error.message}") from error
         except ApiError as error:

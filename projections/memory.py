@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Container, Sequence
 from contextlib import asynccontextmanager
+from datetime import datetime
 from typing import Any, NamedTuple
 
 import msgspec
@@ -11,6 +12,7 @@ import msgspec
 from projections.documents import check_write, json_document
 from projections.sink import Applied, Refusal
 from projections.writes import Upsert, Write
+from tidegate_kernel.clock import Clock, SystemClock
 from tidegate_kernel.errors import Misconfigured, Reason, Transient
 from tidegate_kernel.settings import Settings
 
@@ -21,6 +23,7 @@ class _Stored(NamedTuple):
     version: int
     document: bytes | None
     """None for a tombstone."""
+    deleted_at: datetime | None = None
 
 
 class _Encoded(NamedTuple):
@@ -42,12 +45,14 @@ class MemorySink:
         batch_size: int = 1000,
         max_document_bytes: int = _MAX_DOCUMENT_BYTES,
         refuse: Container[str] = frozenset(),
+        clock: Clock | None = None,
     ) -> None:
         self.name = name
         self.batch_size = batch_size
         self.is_down = False
         self._max_document_bytes = max_document_bytes
         self._refuse = refuse
+        self._clock = clock or SystemClock()
         self._is_prepared = False
         self._stored: dict[str, _Stored] = {}
 
@@ -73,8 +78,9 @@ class MemorySink:
 
     def encode(self, write: Write) -> _Encoded:
         check_write(write)
-        document = json_document(write.document, self._max_document_bytes) if isinstance(write, Upsert) else None
-        return _Encoded(write.id, _Stored(write.version, document))
+        if isinstance(write, Upsert):
+            return _Encoded(write.id, _Stored(write.version, json_document(write.document, self._max_document_bytes)))
+        return _Encoded(write.id, _Stored(write.version, None, self._clock.now()))
 
     async def apply(self, encoded: Sequence[_Encoded]) -> Applied:
         self._raise_if_down()
@@ -88,6 +94,22 @@ class MemorySink:
             else:
                 self._stored[document_id] = stored
         return Applied(stale_at=frozenset(stale), refused=tuple(refused))
+
+    async def purge(self, before: datetime, most: int) -> int:
+        self._raise_if_down()
+        gone = [each for each, stored in self._stored.items() if stored.deleted_at and stored.deleted_at < before]
+        for document_id in gone[:most]:
+            del self._stored[document_id]
+        return len(gone[:most])
+
+    async def reset(self) -> None:
+        self._raise_if_down()
+        self._stored.clear()
+        self._is_prepared = True
+
+    async def documents(self) -> int:
+        self._raise_if_down()
+        return len(self.rows())
 
     async def probe(self) -> bool:
         return not self.is_down

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Protocol
 
 from projections.writes import Write
@@ -57,6 +58,22 @@ class Sink(Protocol):
 
         Raises Transient if the store could not take all the others; repeat the whole call then.
         """
+
+    async def purge(self, before: datetime, most: int) -> int:
+        """Removes up to `most` tombstones written before then, none that is a newer version's by now; returns how many.
+
+        Fewer than `most` means that there are no more, 0 also where the store keeps them. Raises Transient,
+        Misconfigured.
+        """
+
+    async def reset(self) -> None:
+        """Index or table is there as declared, and empty, whatever was there before: its documents are gone.
+
+        Killed in between, it can be called again. Raises Transient, Misconfigured.
+        """
+
+    async def documents(self) -> int:
+        """About how many documents are there; 0 where there is no index or table. Raises Transient, Misconfigured."""
 
     async def probe(self) -> bool:
         """Whether a fresh request reaches the store: tells an outage from a bad batch."""

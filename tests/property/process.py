@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
 
@@ -266,6 +267,17 @@ class FaultySink:
         self._process.point()
         await self._process.gate()
         return applied
+
+    async def purge(self, before: datetime, most: int) -> int:
+        await self._process.gate()
+        return await self._real.purge(before, most)
+
+    async def reset(self) -> None:
+        await self._process.gate()
+        await self._real.reset()
+
+    async def documents(self) -> int:
+        return await self._real.documents()
 
     async def probe(self) -> bool:
         return await self._real.probe()
