@@ -26,8 +26,8 @@ class ClickHouse:
     """Rows of `columns` (name to ClickHouse type), read from view `table`, the newest version per `order_by`.
 
     `id_column` holds the id of the Upsert and is what a Delete removes: by default the single column of `order_by`.
-    With a longer `order_by` the newest row per combination is kept, and a Delete is refused. Times are cut to the
-    resolution of their column; everything else that a column cannot hold makes a dead letter.
+    With a longer `order_by` the newest row per combination is kept, and a Delete is refused. What a column cannot hold
+    exactly makes a dead letter, also a time finer than its column; only Float32 keeps the nearest number.
     `partition_by` is an expression of ClickHouse; readers see one row per key also where its versions lie in several
     partitions. Raises Misconfigured for names and types that cannot be used.
     """

@@ -78,7 +78,7 @@ def _plain(declared: Any) -> tuple[Convert, Any, str]:
         case "FixedString":
             return _fixed_text(declared.byte_size), bytes(declared.byte_size), f"a text of {declared.byte_size} bytes"
         case "DateTime64":
-            return _ticks(declared.scale), 0, "a date and time with a time zone, 1900 to 2299 (with 9 digits 2262)"
+            return _ticks(declared.scale), 0, _takes_ticks(declared.scale)
         case "Array":
             convert, _, takes = _of_type(declared.element_type)
             return _array(convert), [], f"a list, each element {takes}"
@@ -156,13 +156,19 @@ def _ticks(scale: int) -> Convert:
     return _since_epoch(unit, low=max(low, -(2**63 // factor)), high=min(high, (2**63 - 1) // factor), factor=factor)
 
 
+def _takes_ticks(scale: int) -> str:
+    digits = f"{scale} digits of its seconds at most" if scale else "whole seconds"
+    return f"a date and time with a time zone and {digits}, 1900 to {2262 if scale == 9 else 2299}"
+
+
 def _since_epoch(unit: timedelta, *, low: int, high: int, factor: int = 1) -> Convert:
     def convert(value: Any) -> int:
         # A datetime without a time zone, a date or anything else cannot be subtracted from: TypeError.
         since = (datetime.fromisoformat(value) if value.__class__ is str else value) - _EPOCH
-        ticks: int = since // unit
-        if low <= ticks <= high:
-            return ticks * factor
+        ticks, rest = divmod(since, unit)
+        # Finer than the column: cut, it would be another time. Which one is meant is for the projection to say.
+        if low <= ticks <= high and not rest:
+            return int(ticks) * factor
         raise ValueError
 
     return convert
@@ -220,7 +226,7 @@ _SIMPLE: dict[str, tuple[Convert, Any, str]] = {
     "DateTime": (
         _since_epoch(timedelta(seconds=1), low=0, high=2**32 - 1),
         0,
-        "a date and time with a time zone, 1970 to 2106",
+        "a date and time with a time zone and whole seconds, 1970 to 2106",
     ),
     "UUID": (_uuid, UUID(int=0), "a UUID"),
 }

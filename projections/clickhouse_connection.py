@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, AsyncExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -35,18 +36,52 @@ _ABOUT_ROWS = frozenset({6, 27, 38, 41, 53, 70, 72, 117, 131, 321, 349, 407, 469
 _ABOUT_DECLARATION = frozenset({16, 36, 42, 43, 44, 46, 47, 50, 62})
 
 
+_PUSHED_TO = re.compile(r"while pushing to view ([\w.`-]+)")
+
+
 class RowsRefused(Misconfigured):
     """The server took none of an insert's rows, because of what is in some of them."""
 
 
 class TooManyPartitions(Transient):
-    """An insert's rows lie in more table partitions than the server takes at once."""
+    """An insert's rows lie in more table partitions than the server takes at once. None of them is in."""
+
+
+class ViewRefused(Transient):
+    """A materialized view did not take what an insert brought it. The table itself has the rows already."""
+
+
+# An asynchronous insert may be acknowledged before it is stored, and mixes our rows with those of others.
+_SYNCHRONOUS = {"async_insert": "0", "wait_for_async_insert": "1"}
+# Without a token ClickHouse would pass over a block because its content has been there before: rows that were removed
+# since, as by a reset, would not come back. And it is to refuse what is no single partition before it writes any of it.
+VERSIONED_SESSION = {
+    **_SYNCHRONOUS,
+    "insert_deduplicate": "0",
+    "deduplicate_insert": "disable",
+    "max_partitions_per_insert_block": "1",
+    "throw_on_max_partitions_per_insert_block": "1",
+}
+# The limit of partitions would hold for the tables behind views too, which are cut in their own way.
+STABLE_SESSION = {
+    **_SYNCHRONOUS,
+    "insert_deduplicate": "1",
+    "deduplicate_insert": "enable",
+    "deduplicate_blocks_in_dependent_materialized_views": "1",
+    "materialized_views_ignore_errors": "0",
+}
+# Servers before 26 do not know it, and go by insert_deduplicate alone.
+_NOT_EVERYWHERE = frozenset({"deduplicate_insert"})
 
 
 class Connection:
-    """One client, connected at its first use: the client asks the server for its settings when it is made."""
+    """One client, connected at its first use: the client asks the server for its settings when it is made.
 
-    def __init__(self, settings: Settings) -> None:
+    `session` are settings that every statement has, and without which it must not be sent.
+    """
+
+    def __init__(self, settings: Settings, session: Mapping[str, str] = VERSIONED_SESSION) -> None:
+        self._session = session
         parts = urlsplit(settings.clickhouse_url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise Misconfigured("TIDEGATE_CLICKHOUSE_URL is not of the form http://host:8123 or https://host:8443")
@@ -89,23 +124,31 @@ class Connection:
             compress=False,
             # A session allows one statement at a time: several lanes write at once.
             autogenerate_session_id=False,
-            # An asynchronous insert is acknowledged before it is stored, and mixes our rows with those of others.
-            settings={"async_insert": 0},
         )
         async with AsyncExitStack() as unless_it_will_do:
             unless_it_will_do.push_async_callback(client.close)
-            await require_synchronous_inserts(client)
+            known = {n: value for n, value in self._session.items() if n in client.server_settings or _is_needed(n)}
+            for name, value in known.items():
+                client.set_client_setting(name, value)
+            await require_session(client, known)
             unless_it_will_do.pop_all()
         return client
 
 
-async def require_synchronous_inserts(client: AsyncClient) -> None:
-    """Raises Misconfigured where a server's profile overrules the setting (Case 100)."""
-    if (await client.query("SELECT toString(getSetting('async_insert'))")).result_rows[0][0] not in ("0", "false"):
-        raise Misconfigured(
-            "ClickHouse keeps async_insert=1 for our user, and could lose rows that it acknowledged; "
-            "allow the setting async_insert=0 in the user's profile"
-        )
+def _is_needed(name: str) -> bool:
+    return name not in _NOT_EVERYWHERE
+
+
+async def require_session(client: AsyncClient, session: Mapping[str, str]) -> None:
+    """Raises Misconfigured where a server's profile overrules one of the settings (Case 100)."""
+    asked = ", ".join(f"toString(getSetting('{name}'))" for name in session)
+    found = (await client.query(f"SELECT {asked}")).result_rows[0]
+    for (name, wanted), value in zip(session.items(), found, strict=True):
+        if {"true": "1", "false": "0"}.get(value, value) != wanted:
+            raise Misconfigured(
+                f"ClickHouse keeps {name}={value} for our user, and could lose or double rows that it acknowledged; "
+                f"allow the setting {name}={wanted} in the user's profile"
+            )
 
 
 def translated_errors(table: str) -> AbstractContextManager[None]:
@@ -137,6 +180,8 @@ def _translation(what: str, error: ClickHouseError) -> Exception:
     if code is None and isinstance(error.__cause__, (OSError, aiohttp.ClientError)):
         return Transient(f"{what}: {_way(error.__cause__)}")
     found = f"{what}: {name or type(error).__name__}" + (f" ({code})" if code else "")
+    if view := _PUSHED_TO.search(str(error)):
+        return ViewRefused(f"{found} of materialized view {view[1]!r}; mend the view or drop it")
     if code in _ABOUT_ROWS:
         return RowsRefused(found)
     if code in _DENIED:

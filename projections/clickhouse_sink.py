@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeAlias
 
 from clickhouse_connect.datatypes.registry import get_from_name
 from clickhouse_connect.driver.insert import InsertContext
 
 from projections.clickhouse_connection import Connection, RowsRefused, TooManyPartitions, translated_errors
+from projections.clickhouse_partitions import Row, columns_within, partition_key
 from projections.clickhouse_rows import RowEncoder
 from projections.clickhouse_table import VersionedTable
 from projections.sink import Applied, Refusal
 from projections.writes import Upsert, Write
 from tidegate_kernel.errors import Misconfigured, Reason, Transient
+
+_Placed: TypeAlias = list[tuple[int, Row]]
+"""Rows with their places in the batch."""
 
 
 class _Block(InsertContext):
@@ -38,12 +42,15 @@ class _Block(InsertContext):
 
 
 class ClickHouseSink:
-    """The open sink; see `projections.sink.Sink`."""
+    """The open sink; see `projections.sink.Sink`. One insert is one block in one partition of the table."""
 
     def __init__(self, table: VersionedTable, rows: RowEncoder, connection: Connection) -> None:
         self._table, self._rows, self._connection = table, rows, connection
-        self._names = list(self._table.all_columns)
-        self._types = [get_from_name(type_name) for type_name in self._table.all_columns.values()]
+        columns = table.all_columns
+        self._names = list(columns)
+        self._types = [get_from_name(type_name) for type_name in columns.values()]
+        self._partition = partition_key(table.partition_by, columns)
+        self._partition_columns = columns_within(table.partition_by or "", columns)
 
     async def prepare(self) -> None:
         client = await self._connection.client()
@@ -55,18 +62,21 @@ class ClickHouseSink:
         with translated_errors(self._table.view):
             await self._table.check(client)
 
-    def encode(self, write: Write) -> tuple[Any, ...]:
+    def encode(self, write: Write) -> Row:
         return self._rows.upsert(write) if isinstance(write, Upsert) else self._rows.tombstone(write)
 
-    async def apply(self, encoded: Sequence[tuple[Any, ...]]) -> Applied:
-        """One insert, which is one block, unless the server refuses rows: those are found by halving.
+    async def apply(self, encoded: Sequence[Row]) -> Applied:
+        """One insert per partition of the table. Where the server refuses rows, they are found by halving.
 
         `stale_at` stays empty: ClickHouse takes older rows too and shows the newest.
         """
         refused: list[Refusal] = []
-        if encoded:
-            await self._insert(encoded, 0, refused)
-        return Applied(refused=tuple(refused))
+        for block in self._blocks(encoded).values():
+            await self._insert(block, refused)
+        return Applied(refused=tuple(sorted(refused)))
+
+    async def refresh(self) -> None:
+        """What an insert was answered for is visible at once, on the replica that answered."""
 
     async def purge(self, before: datetime, most: int) -> int:  # noqa: ARG002  # part of the interface
         """None: a tombstone is a row like others, and small."""
@@ -94,28 +104,56 @@ class ClickHouseSink:
             return True
         return True
 
-    async def _insert(self, rows: Sequence[tuple[Any, ...]], first: int, refused: list[Refusal]) -> None:
+    def _blocks(self, encoded: Sequence[Row]) -> Mapping[Hashable, _Placed]:
+        """The rows by partition, in their order: of equal versions the last one of a block stays."""
+        placed = list(enumerate(encoded))
+        if self._partition is None:
+            # Only the server knows. It refuses what is not of one partition; halves of sorted rows come to that soon.
+            return {None: sorted(placed, key=self._partition_values)}
+        if self._table.partition_by is None:
+            return {(): placed} if placed else {}
+        blocks: dict[Hashable, _Placed] = {}
+        for place, row in placed:
+            blocks.setdefault(self._partition(row), []).append((place, row))
+        return blocks
+
+    def _partition_values(self, placed: tuple[int, Row]) -> list[tuple[bool, Any]]:
+        row = placed[1]
+        return [(row[place] is not None, row[place]) for place in self._partition_columns]
+
+    async def _insert(self, block: _Placed, refused: list[Refusal]) -> None:
         try:
-            await self._insert_block(rows)
+            await self._insert_block(block)
         except RowsRefused as refusal:
-            if len(rows) == 1:
+            if len(block) == 1:
                 # A table that was altered under us would refuse every row there is: that is not the rows' fault.
                 await self.check()
-                refused.append(Refusal(first, Reason.INVALID_DOCUMENT, str(refusal)))
+                refused.append(Refusal(block[0][0], Reason.INVALID_DOCUMENT, str(refusal)))
                 return
-            await self._insert_halves(rows, first, refused)
+            await self._insert_halves(block, refused)
         except TooManyPartitions:
-            await self._insert_halves(rows, first, refused)
+            if len(block) == 1:
+                raise
+            await self._insert_halves(block, refused)
 
-    async def _insert_halves(self, rows: Sequence[tuple[Any, ...]], first: int, refused: list[Refusal]) -> None:
-        middle = len(rows) // 2
-        await self._insert(rows[:middle], first, refused)
-        await self._insert(rows[middle:], first + middle, refused)
+    async def _insert_halves(self, block: _Placed, refused: list[Refusal]) -> None:
+        middle = len(block) // 2
+        await self._insert(block[:middle], refused)
+        await self._insert(block[middle:], refused)
 
-    async def _insert_block(self, rows: Sequence[tuple[Any, ...]]) -> None:
+    async def _insert_block(self, block: _Placed, settings: Mapping[str, str] | None = None) -> None:
+        if not block:
+            return
         client = await self._connection.client()
         # Names and types are given, so that nothing is asked of the server.
-        columns = list(zip(*rows, strict=True))
-        context = _Block(f"`{self._table.physical}`", self._names, self._types, data=columns, column_oriented=True)
+        columns = list(zip(*[row for _, row in block], strict=True))
+        context = _Block(
+            f"`{self._table.physical}`",
+            self._names,
+            self._types,
+            data=columns,
+            column_oriented=True,
+            settings=dict(settings or {}),
+        )
         with translated_errors(self._table.view):
             await client.data_insert(context)

@@ -15,7 +15,7 @@ import pytest
 from clickhouse_connect.driver import options
 
 from projections.clickhouse import ClickHouse
-from projections.clickhouse_connection import Connection, require_synchronous_inserts
+from projections.clickhouse_connection import VERSIONED_SESSION, Connection, require_session
 from projections.clickhouse_sink import ClickHouseSink
 from projections.sink import Applied
 from projections.writes import Delete, Upsert, Write
@@ -207,7 +207,7 @@ async def test_inserts_are_synchronous(settings: Settings) -> None:
         client.set_client_setting("async_insert", 1)
 
         with pytest.raises(Misconfigured, match="async_insert"):
-            await require_synchronous_inserts(client)
+            await require_session(client, VERSIONED_SESSION)
     finally:
         await connection.close()
 
