@@ -99,6 +99,9 @@ class StubSink:
     async def documents(self) -> int:
         return 0
 
+    async def refresh(self) -> None:
+        """Nothing to do."""
+
     async def probe(self) -> bool:
         return True
 

@@ -111,6 +111,10 @@ class MemorySink:
         self._raise_if_down()
         return len(self.rows())
 
+    async def refresh(self) -> None:
+        """Readers see each write at once."""
+        self._raise_if_down()
+
     async def probe(self) -> bool:
         return not self.is_down
 

@@ -75,6 +75,12 @@ class Sink(Protocol):
     async def documents(self) -> int:
         """About how many documents are there; 0 where there is no index or table. Raises Transient, Misconfigured."""
 
+    async def refresh(self) -> None:
+        """Whatever was applied before this call is visible to readers when it returns. Idempotent.
+
+        Raises Transient unless all of the store took part; Misconfigured where it may not be asked for.
+        """
+
     async def probe(self) -> bool:
         """Whether a fresh request reaches the store: tells an outage from a bad batch."""
 

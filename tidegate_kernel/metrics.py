@@ -97,6 +97,7 @@ class Metrics:
             "inbox_upkeep_succeeded_timestamp_seconds", "When upkeep of the inbox last came to its end; any worker's."
         )
         self.upkeep_seconds = self._gauge("inbox_upkeep_seconds", "How long this worker's last round of upkeep took.")
+        self.refreshes = self._counter("refreshes", "Refreshes of a projection's store by outcome.", ["job", "outcome"])
         self.freshness_sla = Gauge(
             "tidegate_freshness_sla_seconds",
             "How far behind readers may be, as declared.",

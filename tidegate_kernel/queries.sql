@@ -150,3 +150,27 @@ WHERE a.seq = $1
 -- name: hold_relays
 -- Waits for whichever relay publishes, and keeps all of them from it until the transaction ends. $1 key of their lock.
 SELECT pg_advisory_xact_lock($1)
+
+-- name: take_lease
+-- The lease belongs to a new holder if it has ended, or never was; its token is greater than any before. No row: it is
+-- somebody's. $1 name, $2 holder, $3 seconds.
+INSERT INTO tidegate.lease AS l (name, holder, token, expires_at)
+VALUES ($1, $2, 1, now() + make_interval(secs => $3))
+ON CONFLICT (name) DO UPDATE
+SET holder = EXCLUDED.holder, token = l.token + 1, taken_at = now(), expires_at = EXCLUDED.expires_at
+WHERE l.expires_at <= now()
+RETURNING token;
+
+-- name: renew_lease
+-- $1 name, $2 token, $3 seconds. No row: it has ended, or is another's.
+UPDATE tidegate.lease
+SET expires_at = now() + make_interval(secs => $3)
+WHERE name = $1 AND token = $2 AND expires_at > now()
+RETURNING token;
+
+-- name: release_lease
+-- $1 name, $2 token.
+UPDATE tidegate.lease
+SET expires_at = now()
+WHERE name = $1 AND token = $2 AND expires_at > now()
+RETURNING token;

@@ -40,10 +40,16 @@ WORKERS_OWN = {
     ("inbox/sweep.py", "sweep"): "upkeep",
     ("inbox/upkeep.py", "InboxUpkeep._end"): "upkeep",
     ("inbox/upkeep.py", "InboxUpkeep._take"): "upkeep",
+    ("projections/visibility.py", "Visibility.clear_trouble"): "a refresher tells what readers see",
+    ("projections/visibility.py", "Visibility.note_trouble"): "a refresher tells what readers do not see",
+    ("projections/visibility.py", "Visibility.show"): "a refresher tells what readers see",
     ("tidegate/jobs/relay.py", "OutboxRelay._relay"): "the relay",
     ("tidegate/migrations/service.py", "ServiceMigrations._run"): "a deployment, by whoever holds the credentials",
     ("tidegate/testing/driver.py", "Driver.redeliver_all"): "a service's own tests, on a database of theirs",
     ("tidegate_kernel/audit.py", "_append"): "the audit itself",
+    ("tidegate_kernel/lease.py", "Lease.release"): "the lease of work that nobody has to ask for",
+    ("tidegate_kernel/lease.py", "Lease.renew"): "the lease of work that nobody has to ask for",
+    ("tidegate_kernel/lease.py", "Lease.take"): "one worker of many does what all could",
     ("tidegate_kernel/outbox.py", "enqueue"): "what handlers publish, and dead letters",
 }
 

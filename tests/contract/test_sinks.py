@@ -31,7 +31,10 @@ class Store(Protocol):
     def declaration(self) -> SinkDeclaration: ...
 
     async def read(self, document_id: str) -> int | None:
-        """The `cents` of a document, None where a reader sees no such document."""
+        """The `cents` of a document once all is refreshed, None where a reader sees no such document."""
+
+    async def seen(self, document_id: str) -> int | None:
+        """The same as a reader sees it at this moment, who refreshes nothing."""
 
     async def refusing(self) -> Upsert:
         """A write that encodes, and that the store itself refuses for good."""
@@ -45,6 +48,9 @@ class MemoryStore:
     async def read(self, document_id: str) -> int | None:
         row = self.declaration.get(document_id)
         return None if row is None else row["cents"]
+
+    async def seen(self, document_id: str) -> int | None:
+        return await self.read(document_id)
 
     async def refusing(self) -> Upsert:
         return upsert("refused", 1)
@@ -61,6 +67,10 @@ class ElasticsearchStore:
     async def read(self, document_id: str) -> int | None:
         async with connect(self.settings) as client:
             await client.indices.refresh(index=self.declaration.physical)
+        return await self.seen(document_id)
+
+    async def seen(self, document_id: str) -> int | None:
+        async with connect(self.settings) as client:
             found = await client.search(index=self.declaration.name, query={"ids": {"values": [document_id]}})
         hits = found["hits"]["hits"]
         return hits[0]["_source"]["cents"] if hits else None
@@ -88,6 +98,9 @@ class ClickHouseStore:
         rows = (await client.query(query, parameters={"id": document_id})).result_rows
         assert len(rows) < 2
         return rows[0][0] if rows else None
+
+    async def seen(self, document_id: str) -> int | None:
+        return await self.read(document_id)
 
     async def refusing(self) -> Upsert:
         client = await self._connection.client()
@@ -307,3 +320,21 @@ async def test_empty_batch_is_no_request(sink: Sink) -> None:
 async def test_probe_answers_while_the_store_is_up(sink: Sink) -> None:
     """The breaker closes by this answer."""
     assert await sink.probe()
+
+
+async def test_what_was_applied_before_a_refresh_is_seen_after_it(store: Store, sink: Sink) -> None:
+    """Freshness is promised by it: `visible` is told when `refresh` has returned, and a reader must find it then."""
+    for n in range(3):
+        await apply(sink, [upsert(f"d{n}", n + 1)])
+
+        await sink.refresh()
+
+        assert await store.seen(f"d{n}") == n + 1
+
+
+async def test_refresh_of_nothing_new_is_harmless(store: Store, sink: Sink) -> None:
+    """Whoever takes the lease over does not know whether there is anything to refresh."""
+    await sink.refresh()
+    await sink.refresh()
+
+    assert await store.seen("a") is None

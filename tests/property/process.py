@@ -279,6 +279,10 @@ class FaultySink:
     async def documents(self) -> int:
         return await self._real.documents()
 
+    async def refresh(self) -> None:
+        await self._process.gate()
+        await self._real.refresh()
+
     async def probe(self) -> bool:
         return await self._real.probe()
 

@@ -48,6 +48,7 @@ TABLES: Mapping[str, Mapping[Duty, str]] = MappingProxyType(
         "inbox_upkeep": {Duty.WORKER: "SELECT, UPDATE", Duty.COMMAND: "SELECT, UPDATE"},
         "intent": {Duty.WORKER: _ADD, Duty.COMMAND: _KEEP},
         "job": {Duty.WORKER: _KEEP, Duty.COMMAND: _KEEP},
+        "lease": {Duty.WORKER: _KEEP, Duty.COMMAND: _KEEP},
         "migration": {Duty.WORKER: _READ, Duty.COMMAND: _READ},
         "outbox": {Duty.WORKER: _ALL, Duty.COMMAND: _ALL},
         "parked": {Duty.WORKER: _ALL, Duty.COMMAND: _ALL},
@@ -57,6 +58,7 @@ TABLES: Mapping[str, Mapping[Duty, str]] = MappingProxyType(
         "replay_letter": {Duty.WORKER: _READ, Duty.COMMAND: _KEEP},
         "skipped_range": {Duty.WORKER: _READ, Duty.COMMAND: _ADD},
         "user_migration": {Duty.COMMAND: _READ},
+        "visible": {Duty.WORKER: _KEEP, Duty.COMMAND: _KEEP},
     }
 )
 """Privileges on tables. Days of the inbox are reached through the table that they are parts of."""
