@@ -9,7 +9,7 @@ import asyncio
 import gc
 import os
 import socket
-from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any, TypeAlias
@@ -26,12 +26,14 @@ from tidegate.console.http import serve
 from tidegate.horizons import keep_horizons
 from tidegate.jobs.declaration import Job, ProjectionJob
 from tidegate.jobs.relay import OutboxRelay
+from tidegate.jobs.tombstones import KeptSink, TombstoneUpkeep
 from tidegate.supervision import supervise, until_sink_found
 from tidegate.vitals import Vitals
 from tidegate_kernel import logs
 from tidegate_kernel.clock import Clock, SystemClock
 from tidegate_kernel.errors import Misconfigured, Transient
 from tidegate_kernel.kafka import join_group, open_reader, open_writer
+from tidegate_kernel.kafka_retention import read_retention
 from tidegate_kernel.metrics import Metrics
 from tidegate_kernel.postgres import Connections, open_pool
 from tidegate_kernel.settings import Settings
@@ -41,8 +43,8 @@ _log = structlog.get_logger(__name__)
 
 # For libraries called through ctx.thread: more would only queue at the database.
 _THREADS = 16
-# Beside a connection a lane: takeovers with their watcher, the relay, upkeep, status of the endpoint.
-_SPARE_CONNECTIONS = 4
+# Beside a connection a lane: takeovers with their watcher, the relay, upkeep of tables and of sinks, the endpoint.
+_SPARE_CONNECTIONS = 5
 _RELAY_REST_SECONDS = 3.0
 
 _Work: TypeAlias = Coroutine[Any, Any, None]
@@ -73,6 +75,14 @@ async def run_worker(app: App, settings: Settings, codes: Sequence[str], *, stop
         letters = LetterUpkeep(
             resources.pool, clock, service=app.service, kept=settings.letter_retention, metrics=resources.metrics
         )
+        tombstones = TombstoneUpkeep(
+            resources.pool,
+            clock,
+            [kept for part in parts for kept in _kept_sinks(part)],
+            read_retention=lambda topics: read_retention(settings.kafka, topics),
+            holder=resources.owner,
+            metrics=resources.metrics,
+        )
         calm_collector()
         _log.info(logs.WORKER_STARTED, jobs=[job.code for job in jobs], owner=resources.owner, port=port)
         consumers = {
@@ -80,9 +90,16 @@ async def run_worker(app: App, settings: Settings, codes: Sequence[str], *, stop
             for part in parts
         }
         beside = {"outbox-relay": relay.run(), "inbox-upkeep": inbox.run(), "letter-upkeep": letters.run()}
+        beside["tombstone-upkeep"] = tombstones.run()
         await _until_all_end(consumers, upkeep=beside)
         await _relay_rest(relay)
         _log.info(logs.WORKER_STOPPED, owner=resources.owner)
+
+
+def _kept_sinks(part: JobParts) -> Iterator[KeptSink]:
+    if part.sink is not None and isinstance(part.job, ProjectionJob):
+        topics = [topic.name for topic in part.job.topics]
+        yield KeptSink(part.id, part.job.code, part.job.sink.name, topics, part.sink)
 
 
 async def _until_all_end(consumers: Mapping[str, _Work], *, upkeep: Mapping[str, _Work]) -> None:

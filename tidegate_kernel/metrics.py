@@ -46,6 +46,9 @@ class Metrics:
             "events_skipped", "Events of types no route takes, under unlisted='skip'.", ["job"]
         )
         self.stale = self._counter("writes_stale", "Writes older than what the sink holds.", ["job"])
+        self.tombstones_purged = self._counter(
+            "tombstones_purged", "Tombstones removed from a sink: nothing older can come any more.", ["job"]
+        )
         self.parked = self._counter("events_parked", "Events parked behind a dead letter of their key.", ["job"])
         self.dead_letters = self._counter("dead_letters", "Records that became dead letters.", ["job", "reason"])
         self.letters_expired = self._counter(

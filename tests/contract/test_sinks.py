@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
 import pytest
+from elasticsearch import NotFoundError
 
 from projections.clickhouse import ClickHouse
 from projections.clickhouse_connection import Connection
@@ -81,6 +84,8 @@ class ElasticsearchStore:
     async def drop(self) -> None:
         async with connect(self.settings) as client:
             await client.indices.delete(index=self.declaration.physical, ignore_unavailable=True)
+            with contextlib.suppress(NotFoundError):
+                await client.indices.delete_index_template(name=f"tidegate-{self.declaration.physical}")
 
 
 class ClickHouseStore:
@@ -338,3 +343,46 @@ async def test_refresh_of_nothing_new_is_harmless(store: Store, sink: Sink) -> N
     await sink.refresh()
 
     assert await store.seen("a") is None
+
+
+async def test_reset_leaves_nothing_and_takes_everything_again(store: Store, sink: Sink) -> None:
+    """A refill begins by it: older versions than those that were there must be taken again, tombstones too."""
+    await apply(sink, [upsert("a", 5), Delete("b", 5)])
+
+    await sink.reset()
+
+    assert await sink.documents() == 0
+    await sink.check()
+    applied = await apply(sink, [upsert("a", 3), upsert("b", 3)])
+    assert applied == Applied()
+    assert [await store.read("a"), await store.read("b")] == [3, 3]
+
+
+async def test_reset_makes_what_is_not_there(store: Store) -> None:
+    """Killed after it had dropped index or table, it is called again."""
+    async with store.declaration.open(store.settings) as sink:
+        assert await sink.documents() == 0
+
+        await sink.reset()
+
+        await sink.check()
+
+
+async def test_documents_are_counted(store: Store, sink: Sink) -> None:
+    """A plan says how many would be gone."""
+    await apply(sink, [upsert("a", 1), upsert("b", 1)])
+    await sink.refresh()
+
+    assert await sink.documents() == 2
+
+
+async def test_purge_leaves_what_is_younger_and_what_lives(store: Store, sink: Sink) -> None:
+    """A tombstone is a document like others: none but those that are old enough may go, and readers notice nothing."""
+    await apply(sink, [upsert("a", 1), Delete("b", 2)])
+    await sink.refresh()
+
+    purged = await sink.purge(datetime.now(UTC) - timedelta(hours=1), 100)
+
+    assert purged == 0
+    await apply(sink, [upsert("b", 1)])
+    assert [await store.read("a"), await store.read("b")] == [1, None]

@@ -125,7 +125,7 @@ async def test_index_opened_to_unknown_fields_by_hand_is_found(
     orders: Elasticsearch, settings: Settings, client: AsyncElasticsearch
 ) -> None:
     """Case 94: whoever opened it may have closed it again too late."""
-    await client.indices.put_mapping(index=orders.physical, dynamic=True)
+    await client.indices.put_mapping(index=orders.physical, dynamic="true")
 
     with pytest.raises(NeedsRebuild, match=r"'dynamic' is \"true\", declared \"strict\""):
         await check(orders, settings)

@@ -214,3 +214,12 @@ SELECT
     coalesce(array_agg(DISTINCT d.brand), '{}') AS brands
 FROM tidegate.dead_letter AS d
 WHERE d.id = ANY ($1::uuid[]);
+
+-- name: oldest_open
+-- Since when something of a job is unfinished that may still bring older events: the oldest letter that nobody has decided
+-- about, or an unfinished backfill; now, if there is neither. $1 job, $2 states of such letters.
+SELECT least(
+    (SELECT min(d.first_failed_at) FROM tidegate.dead_letter AS d WHERE d.job = $1 AND d.state = ANY ($2::text[])),
+    (SELECT b.started_at FROM tidegate.backfill AS b WHERE b.job = $1 AND b.state = 'running'),
+    now()
+);
