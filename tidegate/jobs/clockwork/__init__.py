@@ -1,0 +1,1 @@
+"""Jobs by the clock: when they are due, who runs them, and what became of each run."""
