@@ -50,8 +50,12 @@ _RELAY_REST_SECONDS = 3.0
 _Work: TypeAlias = Coroutine[Any, Any, None]
 
 
-async def run_worker(app: App, settings: Settings, codes: Sequence[str], *, stop: asyncio.Event) -> None:
+async def run_worker(
+    app: App, settings: Settings, codes: Sequence[str], *, stop: asyncio.Event, begun: asyncio.Event | None = None
+) -> None:
     """Runs the live consumers of the jobs `codes` until `stop` is set; returns with finished work settled.
+
+    Sets `begun` before anything is consumed. To cancel it earlier leaves nothing undone.
 
     Raises Misconfigured if something needed is missing, or Postgres or Kafka cannot be reached at the start. A sink
     that does not answer then holds up its own job only; where `stop` is set, which makes the start a check, it is
@@ -84,6 +88,8 @@ async def run_worker(app: App, settings: Settings, codes: Sequence[str], *, stop
             metrics=resources.metrics,
         )
         calm_collector()
+        if begun is not None:
+            begun.set()
         _log.info(logs.WORKER_STARTED, jobs=[job.code for job in jobs], owner=resources.owner, port=port)
         consumers = {
             part.job.code: _consume(part, _join(app, part.job, settings), resources, vitals=vitals, stop=stop)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -80,11 +81,30 @@ def run_command(
 
 
 async def _run(app: App, settings: Settings, codes: Sequence[str], stop: asyncio.Event, *, check: bool) -> None:
-    await require_schema(settings.postgres_dsn.get_secret_value())
+    begun = asyncio.Event()
     if check:
         # A worker that is told to stop before it starts opens and checks all it needs, and reads no record.
         stop.set()
-    await run_worker(app, settings, codes, stop=stop)
+        begun.set()
+    work = asyncio.create_task(_work(app, settings, codes, stop, begun), name="worker")
+    if not await _begins(work, stop, begun):
+        work.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await work
+
+
+async def _work(app: App, settings: Settings, codes: Sequence[str], stop: asyncio.Event, begun: asyncio.Event) -> None:
+    await require_schema(settings.postgres_dsn.get_secret_value())
+    await run_worker(app, settings, codes, stop=stop, begun=begun)
+
+
+async def _begins(work: asyncio.Task[None], stop: asyncio.Event, begun: asyncio.Event) -> bool:
+    """False if `stop` comes first: nothing is in hand then, and what the start waits for may not answer for long."""
+    waits = [asyncio.ensure_future(event.wait()) for event in (stop, begun)]
+    await asyncio.wait([work, *waits], return_when=asyncio.FIRST_COMPLETED)
+    for wait in waits:
+        wait.cancel()
+    return begun.is_set() or work.done()
 
 
 def _codes(app: App, named: Sequence[str], *, all_jobs: bool) -> list[str]:
