@@ -1,0 +1,153 @@
+"""What a job by the clock has to say of itself, and what follows from its kind."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from tidegate.jobs.clockwork.declaration import (
+    MaintenanceJob,
+    Occasion,
+    ProviderSyncJob,
+    RateLimit,
+    ScheduledJob,
+)
+from tidegate.jobs.clockwork.schedule import Cron
+from tidegate.jobs.clockwork.scopes import AcrossScopes, lock_name, scopes_of
+from tidegate_kernel.errors import Misconfigured
+from tidegate_kernel.event import NO_SCOPE, JobCode, Scope
+
+ACME, ZEBRA = Scope("acme"), Scope("zebra", "kids")
+NIGHT = datetime(2026, 5, 1, 2, tzinfo=UTC)
+
+NEEDED: dict[str, Any] = {
+    "code": "reconcile",
+    "trigger": Cron("0 2 * * *", "UTC"),
+    "query": lambda page: page,
+    "command": lambda item: item,
+    "key": str,
+    "scopes": [ACME],
+    "runbook": "docs/runbooks/reconcile.md",
+    "partial_failure": "stop",
+}
+PROVIDER: dict[str, Any] = {
+    "provider": "catalogue",
+    "access": [ACME],
+    "rate_limit": RateLimit(5),
+    "reach_back": timedelta(minutes=5),
+}
+
+
+@pytest.mark.parametrize("field", sorted(set(NEEDED) - {"code"}))
+def test_what_only_the_owner_knows_is_asked_for_by_job_and_field(field: str) -> None:
+    """A default here would be a guess about somebody's business."""
+    given = {name: value for name, value in NEEDED.items() if name != field}
+
+    with pytest.raises(Misconfigured, match=f"job 'reconcile': {field} is missing; a ScheduledJob needs it"):
+        ScheduledJob(**given)
+
+
+@pytest.mark.parametrize("field", sorted(PROVIDER))
+def test_provider_job_needs_more(field: str) -> None:
+    """Access, rate and how far to read back are the provider's and the owner's to say."""
+    given = {name: value for name, value in (NEEDED | PROVIDER).items() if name != field}
+
+    with pytest.raises(Misconfigured, match=f"{field} is missing; a ProviderSyncJob needs it"):
+        ProviderSyncJob(**given)
+
+
+@pytest.mark.parametrize("field", ["retention", "is_sensitive"])
+def test_maintenance_job_needs_more(field: str) -> None:
+    """What is kept for how long, and whether it is somebody's data."""
+    given = NEEDED | {"retention": timedelta(days=30), "is_sensitive": True}
+    del given[field]
+
+    with pytest.raises(Misconfigured, match=f"{field} is missing"):
+        MaintenanceJob(**given)
+
+
+@pytest.mark.parametrize(
+    "field, value",
+    [
+        ("runbook", ""),
+        ("partial_failure", "ignore"),
+        ("unit", "page"),
+        ("checkpoint", "day"),
+        ("batch_size", 0),
+        ("run_attempts", 0),
+        ("jitter", timedelta(seconds=-1)),
+        ("run_retry_delay", timedelta(seconds=-1)),
+        ("handler_timeout", timedelta(0)),
+        ("handler_timeout", timedelta(hours=2)),
+        ("scopes", []),
+        ("scopes", [ACME, NO_SCOPE]),
+    ],
+)
+def test_nonsense_is_refused_by_job_and_field(field: str, value: object) -> None:
+    """At the start, and not at two in the morning."""
+    with pytest.raises(Misconfigured, match=f"job 'reconcile': {field}"):
+        ScheduledJob(**NEEDED | {field: value})
+
+
+def test_catching_up_on_each_needs_runs_that_wait() -> None:
+    """All but the first of the runs made at once would be skipped for overlapping."""
+    with pytest.raises(Misconfigured, match="job 'reconcile': overlap must be 'wait'"):
+        ScheduledJob(**NEEDED, catch_up="each")
+
+    assert ScheduledJob(**NEEDED, catch_up="each", overlap="wait").catch_up_limit == 24
+
+
+def test_defaults_follow_from_the_kind() -> None:
+    """Cleaning goes on past what it cannot remove; a provider's cursor must not pass what it has not got."""
+    given = {name: value for name, value in NEEDED.items() if name != "partial_failure"}
+    cleaning = MaintenanceJob(**given, retention=timedelta(days=30), is_sensitive=False)
+    sync = ProviderSyncJob(**given, **PROVIDER)
+
+    assert (cleaning.partial_failure, cleaning.checkpoint) == ("continue", "run")
+    assert (sync.partial_failure, sync.checkpoint) == ("stop", "job")
+
+
+def test_item_is_done_once_for_each_occasion_unless_the_job_says_otherwise() -> None:
+    """Tonight's reconciliation of an order is no repeat of last night's; a retry of tonight's is."""
+    job = ScheduledJob(**NEEDED)
+    tonight, tomorrow = (Occasion(JobCode("reconcile"), ACME, NIGHT + timedelta(days=n)) for n in (0, 1))
+    ever = replace(job, idempotency_key=lambda item, _: f"invoice {item}")
+
+    assert job.item_identity("o1", tonight) == job.item_identity("o1", tonight)
+    assert job.item_identity("o1", tonight) != job.item_identity("o1", tomorrow)
+    assert ever.item_identity("o1", tonight) == ever.item_identity("o1", tomorrow) == "invoice o1"
+
+
+async def test_scopes_are_asked_for_and_each_comes_once() -> None:
+    """G12: a source that repeats a tenant must not make two runs, one that forgets its name none over all of them."""
+
+    async def tenants(deps: list[Scope]) -> list[Scope]:
+        return deps
+
+    assert await scopes_of("j", tenants, [ZEBRA, ACME, ZEBRA]) == [ACME, ZEBRA]
+    assert await scopes_of("j", [ZEBRA, ACME], None) == [ACME, ZEBRA]
+    assert await scopes_of("j", AcrossScopes("the ledger is one"), None) == [NO_SCOPE]
+    with pytest.raises(Misconfigured, match="job 'j': scopes hold one without tenant"):
+        await scopes_of("j", tenants, [ACME, NO_SCOPE])
+
+
+def test_all_scopes_at_once_need_a_reason() -> None:
+    """G12: whoever reads the registry finds why one run may see every tenant's data."""
+    with pytest.raises(Misconfigured, match="needs a reason"):
+        AcrossScopes(" ")
+    with pytest.raises(Misconfigured, match="scopes must name tenants"):
+        ProviderSyncJob(**NEEDED | PROVIDER | {"scopes": AcrossScopes("all")})
+
+
+def test_lock_holds_the_scope_and_no_name_makes_two_locks_one() -> None:
+    """A tenant that is called `a/b` must not wait for tenant `a` with brand `b`."""
+    names = {
+        lock_name("shop", "reconcile", scope)
+        for scope in (ACME, ZEBRA, NO_SCOPE, Scope("a/b"), Scope("a", "b"), Scope("a%2Fb"))
+    }
+
+    assert len(names) == 6
+    assert lock_name("shop", "reconcile", ACME) == "job:shop/reconcile/acme/"

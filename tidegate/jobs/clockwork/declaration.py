@@ -1,0 +1,241 @@
+"""What an application declares of a job by the clock. Nothing here does I/O; what is missing or wrong raises."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, Field, dataclass, field, fields
+from datetime import datetime, timedelta
+from typing import Any, Literal, Self, TypeAlias
+
+from consumers.failure import RetryPolicy
+from tidegate.jobs.clockwork.schedule import Schedule
+from tidegate.jobs.clockwork.scopes import AcrossScopes, Scopes
+from tidegate.jobs.declaration import Tier
+from tidegate_kernel.errors import Misconfigured
+from tidegate_kernel.event import NO_SCOPE, JobCode, Scope
+
+Unit = Literal["item", "batch"]
+PartialFailure = Literal["continue", "stop", "quarantine"]
+Progress = Literal["run", "job"]
+
+_CHOICES = {
+    "unit": ("item", "batch"),
+    "partial_failure": ("continue", "stop", "quarantine"),
+    "checkpoint": ("run", "job"),
+    "catch_up": ("latest", "each"),
+    "overlap": ("skip", "wait"),
+    "tier": ("critical", "standard", "low"),
+}
+_AT_LEAST_ONE = ("batch_size", "catch_up_limit", "run_attempts")
+
+
+@dataclass(frozen=True, slots=True)
+class Occasion:
+    """What a run was made for. `scheduled_at`: when it was due, the same for its retries."""
+
+    job: JobCode
+    scope: Scope
+    scheduled_at: datetime
+    parameters: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A batch that a run wants to have: at most `limit` items of `scope` behind the key `after`, in the keys' order.
+
+    `after` None: from the beginning.
+    """
+
+    occasion: Occasion
+    after: str | None
+    limit: int
+
+    @property
+    def scope(self) -> Scope:
+        return self.occasion.scope
+
+
+IdempotencyKeyOf: TypeAlias = Callable[[Any, Occasion], str]
+
+
+class _Declared:
+    """Says which field is missing, and of which job."""
+
+    def __new__(cls, *_: Any, **given: Any) -> Self:
+        declared = fields(cls)  # type: ignore[arg-type]  # every subclass is a dataclass
+        missing = [each.name for each in declared if _is_required(each) and each.name not in given]
+        if given and missing:
+            raise Misconfigured(f"job {given.get('code', '?')!r}: {missing[0]} is missing; a {cls.__name__} needs it")
+        return super().__new__(cls)
+
+
+def _is_required(each: Field[Any]) -> bool:
+    return each.init and each.default is MISSING and each.default_factory is MISSING
+
+
+@dataclass(frozen=True, kw_only=True)
+class _ClockJob(_Declared):
+    """What every job by the clock declares. Raises Misconfigured, naming job and field.
+
+    `code` is stable: runs, checkpoint and item results hang on it. `trigger`: a Cron or an Every; None: by hand only.
+    `scopes`: a run for each, or `AcrossScopes(reason)`.
+
+    A run asks for batches: `query(page)` (pure) makes the query whose handler returns the page's items; each becomes
+    the command that `command(item)` (pure) makes, None to pass over it. `key(item)` is the item's place in the order of
+    the query. `unit`: whether each item or each batch of `batch_size` is a transaction of its own; it also holds the
+    checkpoint, the items' results and what their handlers publish.
+
+    `checkpoint`: "run": each occasion begins at the start, and only its retries go on where it broke off; "job": every
+    run goes on where the last one ended. `idempotency_key`: by what an item is done once; unless given, once for each
+    occasion by its key. `lock_key`: jobs with the same one exclude each other, scope by scope; by default the code.
+
+    `catch_up`: after a downtime "latest" makes one run that tells how many were missed, "each" makes one for each, up
+    to the last `catch_up_limit`. `overlap`: what becomes of an occasion while an earlier run of the scope has not
+    ended: "skip" records it as skipped, "wait" lets it wait. `jitter`: runs begin up to so much later, each job and
+    scope by another delay.
+
+    `retry` is for an item (attempts, pauses between them); `run_attempts` and `run_retry_delay` for a run that failed
+    or whose process died. A run that takes longer than `max_duration` fails; its retry goes on at the checkpoint.
+    `handler_timeout` cuts a handler off. `needs`: dependencies of the App.
+    """
+
+    code: str
+    trigger: Schedule | None
+    query: Callable[[Page], Any]
+    command: Callable[[Any], Any]
+    key: Callable[[Any], str]
+    scopes: Scopes
+    runbook: str
+    partial_failure: PartialFailure
+    owner: str | None = None
+    tier: Tier = "standard"
+    unit: Unit = "item"
+    batch_size: int = 100
+    checkpoint: Progress = "run"
+    idempotency_key: IdempotencyKeyOf | None = None
+    lock_key: str | None = None
+    catch_up: Literal["latest", "each"] = "latest"
+    catch_up_limit: int = 24
+    overlap: Literal["skip", "wait"] = "skip"
+    jitter: timedelta = timedelta(0)
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    run_attempts: int = 3
+    run_retry_delay: timedelta = timedelta(minutes=1)
+    max_duration: timedelta = timedelta(hours=1)
+    handler_timeout: timedelta = timedelta(seconds=30)
+    needs: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("code", "runbook"):
+            if not getattr(self, name):
+                raise self.wrong(name, "is empty")
+        for name, choices in _CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise self.wrong(name, f"must be one of {', '.join(choices)}, not {getattr(self, name)!r}")
+        for name in _AT_LEAST_ONE:
+            if getattr(self, name) < 1:
+                raise self.wrong(name, f"must be at least 1, not {getattr(self, name)}")
+        if self.catch_up == "each" and self.overlap == "skip":
+            raise self.wrong(
+                "overlap", "must be 'wait' with catch_up='each': of several runs all but one would be skipped"
+            )
+        self._check_times()
+        self._check_scopes()
+
+    def _check_times(self) -> None:
+        if self.jitter < timedelta(0):
+            raise self.wrong("jitter", f"must not be negative, as {self.jitter}")
+        if self.run_retry_delay < timedelta(0):
+            raise self.wrong("run_retry_delay", f"must not be negative, as {self.run_retry_delay}")
+        if not timedelta(0) < self.handler_timeout <= self.max_duration:
+            raise self.wrong(
+                "handler_timeout",
+                f"({self.handler_timeout}) must be positive and not above max_duration ({self.max_duration})",
+            )
+
+    def _check_scopes(self) -> None:
+        if isinstance(self.scopes, AcrossScopes) or callable(self.scopes):
+            return
+        if not self.scopes or NO_SCOPE in self.scopes:
+            raise self.wrong("scopes", "names no tenant; AcrossScopes(reason) says that one run works on all of them")
+
+    def wrong(self, name: str, what: str) -> Misconfigured:
+        """An error that names job and field."""
+        return Misconfigured(f"job {self.code!r}: {name} {what}")
+
+    @property
+    def job_code(self) -> JobCode:
+        return JobCode(self.code)
+
+    def item_identity(self, item: Any, occasion: Occasion) -> str:
+        """By what `item` is done once."""
+        if self.idempotency_key is not None:
+            return self.idempotency_key(item, occasion)
+        return f"{occasion.scheduled_at.isoformat()} {self.key(item)}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduledJob(_ClockJob):
+    """Does something to each of many items, by the clock: a nightly reconciliation. `_ClockJob` explains the fields."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaintenanceJob(_ClockJob):
+    """Removes what has been kept for longer than `retention`. `_ClockJob` explains the other fields.
+
+    `is_sensitive`: whether what it removes is somebody's data, so that each removal has to be audited. What cannot be
+    removed now is tried again by the next run, unless `partial_failure` says otherwise.
+    """
+
+    retention: timedelta
+    is_sensitive: bool
+    partial_failure: PartialFailure = "continue"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.retention <= timedelta(0):
+            raise self.wrong("retention", f"must be positive, not {self.retention}")
+
+
+@dataclass(frozen=True, slots=True)
+class RateLimit:
+    """At most `calls` in any `per`, over all processes."""
+
+    calls: int
+    per: timedelta = timedelta(seconds=1)
+
+    def __post_init__(self) -> None:
+        if self.calls < 1 or self.per <= timedelta(0):
+            raise Misconfigured(f"RateLimit({self.calls}, {self.per}): both must be positive")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProviderSyncJob(_ClockJob):
+    """Brings a provider's catalogue here, page by page. `_ClockJob` explains the other fields.
+
+    `access`: the scopes that may use the provider; a run for any other is refused. `reach_back`: how long before the
+    start of the last successful run the next one begins to read. A failure stops the run, unless `partial_failure` says
+    otherwise: its cursor must not pass what it has not got.
+    """
+
+    provider: str
+    access: Sequence[Scope]
+    rate_limit: RateLimit
+    reach_back: timedelta
+    partial_failure: PartialFailure = "stop"
+    checkpoint: Progress = "job"
+    max_duration: timedelta = timedelta(minutes=30)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.provider:
+            raise self.wrong("provider", "is empty")
+        if not self.access:
+            raise self.wrong("access", "is empty: nobody may use the provider")
+        if self.reach_back < timedelta(0):
+            raise self.wrong("reach_back", f"must not be negative, as {self.reach_back}")
+        if isinstance(self.scopes, AcrossScopes):
+            raise self.wrong("scopes", "must name tenants: access to a provider is a tenant's")
+
+
+ClockJob: TypeAlias = ScheduledJob | MaintenanceJob | ProviderSyncJob

@@ -1,0 +1,46 @@
+"""Whose data a run works on: a tenant and brand at a time, or all at once where the job says why."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+from urllib.parse import quote
+
+from tidegate_kernel.errors import Misconfigured
+from tidegate_kernel.event import NO_SCOPE, Scope
+
+
+@dataclass(frozen=True, slots=True)
+class AcrossScopes:
+    """One run works on the data of all tenants and brands, because of `reason`; also where a service has none."""
+
+    reason: str
+
+    def __post_init__(self) -> None:
+        if not self.reason.strip():
+            raise Misconfigured("AcrossScopes needs a reason: why may one run see every tenant's data?")
+
+
+ScopeSource: TypeAlias = Callable[[Any], Awaitable[Sequence[Scope]]]
+"""Asked with the App's `deps` whenever the job is due; each scope it returns gets a run of its own."""
+
+Scopes: TypeAlias = Sequence[Scope] | ScopeSource | AcrossScopes
+
+
+async def scopes_of(job: str, scopes: Scopes, deps: Any) -> Sequence[Scope]:
+    """Returns the scopes that are due now, each once, in a fixed order. Raises Misconfigured for one without a name.
+
+    Raises whatever a ScopeSource does.
+    """
+    if isinstance(scopes, AcrossScopes):
+        return [NO_SCOPE]
+    listed = await scopes(deps) if callable(scopes) else scopes
+    if NO_SCOPE in listed:
+        raise Misconfigured(f"job {job!r}: scopes hold one without tenant and brand; AcrossScopes(reason) says that")
+    return sorted(set(listed), key=lambda scope: (scope.tenant, scope.brand))
+
+
+def lock_name(service: str, lock_key: str, scope: Scope) -> str:
+    """The lease of whoever runs under `lock_key` for that scope; names of tenants cannot make two of them one."""
+    return "job:" + "/".join(quote(part, safe="") for part in (service, lock_key, scope.tenant, scope.brand))
