@@ -18,7 +18,7 @@ from consumers.claims import BatchClaims, claims_of
 from consumers.correcting import decode_corrected, is_known_otherwise
 from consumers.decoding import Arrival, Decoded, Decoder
 from consumers.dispatch import Dispatcher, Prepared, hidden_failure
-from consumers.isolation import Isolation
+from consumers.fold_isolation import isolation_of
 from consumers.judging import Judge
 from consumers.ledger import Ledger
 from consumers.letters import failure_of_record, failure_of_undecoded
@@ -144,7 +144,7 @@ class CommandRoad:
             return await self._settle(connection, batch, decoded, claims, _Handled(fresh, gate, published, ()))
 
     async def _one_by_one(self, batch: Batch, decoded: Decoded, claims: BatchClaims) -> Outcome:
-        isolation = Isolation(batch, claims.by_offset(), self._dispatcher, self._judge)
+        isolation = isolation_of(batch, claims.by_offset(), self._dispatcher, self._judge)
         prepared = await isolation.prepare(claims.firsts)
         try:
             async with self._ledger.transaction() as connection:

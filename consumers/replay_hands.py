@@ -11,7 +11,7 @@ from consumers.batch import Attempts, Batch
 from consumers.claims import BatchClaims, claims_of
 from consumers.decoding import Arrival, Decoded, Decoder
 from consumers.dispatch import Dispatcher, Prepared, hidden_failure
-from consumers.isolation import Isolation
+from consumers.fold_isolation import isolation_of
 from consumers.judging import Judge
 from consumers.ledger import Ledger
 from consumers.letters import failure_of_undecoded
@@ -217,7 +217,7 @@ class CommandHands:
 
     async def _one_by_one(self, work: Work, attempts: Attempts, verdicts: Verdicts) -> Taken:
         opened = self._open(work, attempts)
-        isolation = Isolation(opened.batch, opened.claims.by_offset(), self._dispatcher, self._judge)
+        isolation = isolation_of(opened.batch, opened.claims.by_offset(), self._dispatcher, self._judge)
         prepared = await isolation.prepare(opened.claims.firsts)
         try:
             async with self._ledger.transaction() as connection:
@@ -239,7 +239,7 @@ class CommandHands:
         """Handlers run one by one, each under a savepoint. What a handler prepares would be done for good: refuse it
         before."""
         opened = self._open(work, attempts)
-        isolation = Isolation(opened.batch, opened.claims.by_offset(), self._dispatcher, self._judge)
+        isolation = isolation_of(opened.batch, opened.claims.by_offset(), self._dispatcher, self._judge)
         fresh = await _fresh(connection, self._ledger.origin.job, opened, claimed_by_others)
         gate = self._gate(opened)
         await isolation.run(connection, fresh.arrivals, {}, gate)

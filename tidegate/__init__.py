@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from consumers.flood import FloodLimit
     from consumers.formats import Json
     from consumers.parking import ParkingLimit
-    from consumers.routes import Route, on
+    from consumers.routes import Route, fold, on
     from consumers.topics import ScopeFields, Tombstone, Topic
     from projections.clickhouse import ClickHouse
     from projections.elasticsearch import Elasticsearch
     from projections.writes import Delete, Upsert, Write
     from tidegate.app import App
     from tidegate.jobs.context import Context
-    from tidegate.jobs.declaration import ConsumerJob, Dependency, ProjectionJob
+    from tidegate.jobs.declaration import ConsumerJob, Dependency, FoldJob, ProjectionJob
     from tidegate.jobs.handlers import Handler, handle, handle_batch
     from tidegate_kernel.errors import Rejected, RetryLater, TidegateError
     from tidegate_kernel.event import Event, Scope
@@ -38,6 +38,7 @@ __all__ = [
     "Elasticsearch",
     "Event",
     "FloodLimit",
+    "FoldJob",
     "Handler",
     "Json",
     "ParkingLimit",
@@ -55,6 +56,7 @@ __all__ = [
     "Upsert",
     "Write",
     "__version__",
+    "fold",
     "handle",
     "handle_batch",
     "on",
@@ -68,14 +70,14 @@ _HOMES = {
     "consumers.flood": "FloodLimit",
     "consumers.formats": "Json",
     "consumers.parking": "ParkingLimit",
-    "consumers.routes": "Route on",
+    "consumers.routes": "Route fold on",
     "consumers.topics": "ScopeFields Tombstone Topic",
     "projections.clickhouse": "ClickHouse",
     "projections.elasticsearch": "Elasticsearch",
     "projections.writes": "Delete Upsert Write",
     "tidegate.app": "App",
     "tidegate.jobs.context": "Context",
-    "tidegate.jobs.declaration": "ConsumerJob Dependency ProjectionJob",
+    "tidegate.jobs.declaration": "ConsumerJob Dependency FoldJob ProjectionJob",
     "tidegate.jobs.handlers": "Handler handle handle_batch",
     "tidegate_kernel.errors": "Rejected RetryLater TidegateError",
     "tidegate_kernel.event": "Event Scope",

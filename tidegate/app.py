@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from consumers.topics import Topic
-from tidegate.jobs.declaration import ConsumerJob, Dependency, Job, ProjectionJob
+from projections.folds.codec import StateCodec
+from tidegate.jobs.declaration import ConsumerJob, Dependency, FoldJob, Job, OnceJob, ProjectionJob, SinkJob
 from tidegate.jobs.handlers import Handler
 from tidegate_kernel.errors import Misconfigured
 from tidegate_kernel.event import JobCode
@@ -104,6 +105,8 @@ class App:
                 self._check_consumer(job)
             case ProjectionJob():
                 _check_projection(job)
+            case FoldJob():
+                _check_fold(job)
 
     def _check_consumer(self, job: ConsumerJob) -> None:
         if not timedelta(0) < job.handler_timeout < job.silence_limit:
@@ -124,11 +127,11 @@ class App:
                     )
 
 
-def _check_order(job: ConsumerJob) -> None:
+def _check_order(job: OnceJob) -> None:
     if job.order not in ("park", "skip"):
         raise Misconfigured(
-            f"job {job.code!r}: order must be 'park' or 'skip', not {job.order!r}; a handler cannot tell which of two "
-            "events is the newer one, as a projection's versions do"
+            f"job {job.code!r}: order must be 'park' or 'skip', not {job.order!r}; neither a handler nor a fold can "
+            "tell which of two events is the newer one, as a projection's versions do"
         )
     if job.order == "skip" and job.order_key is not None:
         raise Misconfigured(f"job {job.code!r}: order_key has no meaning with order='skip'; leave one of them out")
@@ -140,14 +143,29 @@ def _check_projection(job: ProjectionJob) -> None:
             f"job {job.code!r}: order must be 'latest-wins', not {job.order!r}: a projection's writes are versioned, "
             "and out before anything could be parked"
         )
-    if job.freshness_sla.total_seconds() <= 0:
-        raise Misconfigured(f"job {job.code!r}: freshness_sla must be positive")
+    _check_freshness(job)
     for topic in job.topics:
         if topic.compacted and topic.tombstone is None:
             raise Misconfigured(
                 f"job {job.code!r}: topic {topic.name!r} is compacted, so records without a value delete; "
                 "give the topic a tombstone function"
             )
+
+
+def _check_fold(job: FoldJob[Any]) -> None:
+    _check_order(job)
+    _check_freshness(job)
+    try:
+        StateCodec(job.state)
+    except Misconfigured as error:
+        raise Misconfigured(f"job {job.code!r}: {error}") from error
+    if job.across_tenants is not None and not job.across_tenants.strip():
+        raise Misconfigured(f"job {job.code!r}: across_tenants has to say why its states may mix tenants")
+
+
+def _check_freshness(job: SinkJob) -> None:
+    if job.freshness_sla.total_seconds() <= 0:
+        raise Misconfigured(f"job {job.code!r}: freshness_sla must be positive")
 
 
 def _commands_of(function: Callable[..., Any]) -> Sequence[type[Any]]:

@@ -12,6 +12,8 @@ from consumers.backfill import Backfill
 from consumers.backlog import LetterBacklog
 from consumers.caution import Solitude
 from consumers.flood import Floods
+from consumers.fold_road import FoldRoad
+from consumers.folding import Folder, FoldRule
 from consumers.host import LaneSettings
 from consumers.intents import Intents
 from consumers.judging import Judge
@@ -29,9 +31,12 @@ from consumers.watch import Watch
 from dlq.letters import Origin
 from dlq.runs import RunKind
 from inbox.store import register_job
+from projections.folds.codec import StateCodec
+from projections.folds.dirty import DirtyKeys
+from projections.folds.renderer import Projection, Renderer
 from projections.sink import Sink
 from tidegate.app import App
-from tidegate.jobs.declaration import ConsumerJob, Job, ProjectionJob
+from tidegate.jobs.declaration import ConsumerJob, FoldJob, Job, ProjectionJob, silence_limit_of
 from tidegate.jobs.decoding import decoder_of, order_of
 from tidegate.jobs.mediator import Mediator
 from tidegate_kernel.clock import Clock
@@ -43,6 +48,8 @@ from tidegate_kernel.source import RecordSource
 
 # Events of a batch handled one by one in a transaction: the knee of the claim statement lies at 500 to 1,000 rows.
 _CONSUMER_BATCH = 500
+# Keys rendered at once, with their states in memory.
+_LARGEST_CHUNK = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,22 +85,25 @@ class JobParts:
     last_progress: Callable[[], float]
     """Monotonic time at which a handler was last called; 0 for jobs without handlers."""
     sink: Sink | None
+    renderer: Renderer | None = None
+    """Of a fold: brings its states to the sink, beside the consumer."""
 
 
 async def assemble(app: App, job: Job, resources: Resources, *, sink: Sink | None, run: RunId = LIVE) -> JobParts:
-    """Registers the job and builds its parts. A projection needs its open `sink`.
+    """Registers the job and builds its parts. A projection or fold needs its open `sink`.
 
     Raises Misconfigured if the job's claim rule changed, Transient if Postgres does not answer.
     """
     number = await _register(app, job, resources.pool)
     ledger = Ledger(resources.pool, origin_of(app, job, number, run), job.claim_rule, resources.clock)
     mediator = _mediator(app, job, resources) if isinstance(job, ConsumerJob) else None
-    if isinstance(job, ProjectionJob):
+    renderer = _renderer(app, job, resources, number, sink) if isinstance(job, FoldJob) else None
+    if isinstance(job, ProjectionJob | FoldJob):
         resources.metrics.freshness_sla.labels(job.code).set(job.freshness_sla.total_seconds())
     outages = _outages(job, resources, _probes(app, job, resources.settings, sink))
     decoder = decoder_of(job)
     parking = _parking(job, ledger)
-    pipeline = Pipeline(decoder, _road(job, ledger, parking, mediator or sink, outages), ledger, parking)
+    pipeline = Pipeline(decoder, _road(job, ledger, parking, mediator or renderer or sink, outages), ledger, parking)
     return JobParts(
         job=job,
         id=number,
@@ -109,6 +119,7 @@ async def assemble(app: App, job: Job, resources: Resources, *, sink: Sink | Non
         ),
         last_progress=lambda: mediator.last_progress if mediator is not None else 0.0,
         sink=sink,
+        renderer=renderer,
     )
 
 
@@ -156,8 +167,9 @@ async def replay_hands(
             raise ValueError(f"job {job.code!r} is a projection and needs its sink")
         return ledger, ProjectionHands(ledger, decoder_of(job), sink, kind=kind)
     outages = _outages(job, resources, _probes(app, job, resources.settings, sink))
-    judge, mediator = Judge(job.retry, outages.all_answer), _mediator(app, job, resources)
-    return ledger, CommandHands(ledger, decoder_of(job), mediator, judge, order=order_of(job), kind=kind)
+    judge = Judge(job.retry, outages.all_answer)
+    dispatcher = _folder(job, number) if isinstance(job, FoldJob) else _mediator(app, job, resources)
+    return ledger, CommandHands(ledger, decoder_of(job), dispatcher, judge, order=order_of(job), kind=kind)
 
 
 async def _register(app: App, job: Job, pool: Pool) -> JobId:
@@ -192,7 +204,7 @@ def _floods(job: Job, resources: Resources, number: JobId) -> Floods:
 
 def _parking(job: Job, ledger: Ledger) -> Parking:
     """Projections park nothing: the newest version of a document stays, whatever came before it."""
-    if isinstance(job, ConsumerJob):
+    if isinstance(job, ConsumerJob | FoldJob):
         return Parking(ledger.pool, ledger.origin, order_of(job), job.parking)
     return Parking(ledger.pool, ledger.origin, None, ParkingLimit())
 
@@ -216,13 +228,37 @@ def _watch(
     )
 
 
-def _road(job: Job, ledger: Ledger, parking: Parking, target: Mediator | Sink | None, outages: Outages) -> Road:
-    if isinstance(job, ConsumerJob) and isinstance(target, Mediator):
-        judge = Judge(job.retry, outages.all_answer)
-        return CommandRoad(ledger, parking, target, judge, silence_limit=job.silence_limit)
-    if target is None or isinstance(target, Mediator):
+def _road(
+    job: Job, ledger: Ledger, parking: Parking, target: Mediator | Renderer | Sink | None, outages: Outages
+) -> Road:
+    judge, silence_limit = Judge(job.retry, outages.all_answer), silence_limit_of(job)
+    if isinstance(target, Mediator):
+        return CommandRoad(ledger, parking, target, judge, silence_limit=silence_limit)
+    if isinstance(job, FoldJob) and isinstance(target, Renderer):
+        folder = _folder(job, ledger.origin.job)
+        return FoldRoad(ledger, parking, folder, judge, silence_limit=silence_limit, notice=target.notice)
+    if target is None or isinstance(target, Renderer):
         raise ValueError(f"job {job.code!r} is a projection and needs its sink")
     return ProjectionRoad(ledger, target)
+
+
+def _folder(job: FoldJob[Any], number: JobId) -> Folder:
+    return Folder(number, FoldRule(job.key, StateCodec(job.state), across_tenants=job.across_tenants is not None))
+
+
+def _renderer(app: App, job: FoldJob[Any], resources: Resources, number: JobId, sink: Sink | None) -> Renderer:
+    if sink is None:
+        raise ValueError(f"job {job.code!r} is a fold and needs its sink")
+    projection = Projection(
+        job=job.code,
+        codec=StateCodec(job.state),
+        render=job.render,
+        store=job.sink.store,
+        release=app.version,
+        chunk=min(job.sink.batch_size, _LARGEST_CHUNK),
+    )
+    dirty = DirtyKeys(resources.pool, number)
+    return Renderer(dirty, sink, projection, resources.clock, metrics=resources.metrics)
 
 
 def _mediator(app: App, job: ConsumerJob, resources: Resources) -> Mediator:

@@ -14,7 +14,7 @@ from consumers.positions import Position, Positions
 from inbox.store import claims_since
 from tidegate.assembly import JobParts, Resources
 from tidegate.jobs.checkpoints import read_checkpoint
-from tidegate.jobs.declaration import ConsumerJob
+from tidegate.jobs.declaration import ConsumerJob, FoldJob, Job
 from tidegate_kernel.errors import Misconfigured
 from tidegate_kernel.event import LIVE, TopicPartition
 from tidegate_kernel.kafka import open_reader
@@ -59,6 +59,16 @@ class Plan(NamedTuple):
 
     starts: Mapping[TopicPartition, Position]
     gaps: Mapping[str, int]
+
+
+def refuse_fold(job: Job) -> None:
+    """Raises Misconfigured, with the remedies, for a fold: nothing of its own says which events its states hold."""
+    if isinstance(job, FoldJob):
+        raise Misconfigured(
+            f"job {job.code!r} is a fold and cannot be backfilled: its states hold the events already. If its sink "
+            f"lost documents, 'tidegate projections rerender {job.code}' writes them again from the states; to fold "
+            "all events anew, give the job a new code, which begins where its topics begin"
+        )
 
 
 async def plan(live: JobParts, resources: Resources, options: BackfillOptions) -> Plan:

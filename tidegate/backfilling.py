@@ -19,7 +19,7 @@ from consumers.meter import Tally
 from consumers.positions import Positions
 from tidegate.app import App
 from tidegate.assembly import JobParts, Resources, assemble, backfill_of
-from tidegate.backfill_plan import BackfillOptions, BackfillStart, plan
+from tidegate.backfill_plan import BackfillOptions, BackfillStart, plan, refuse_fold
 from tidegate.jobs.declaration import Job
 from tidegate.jobs.selection import part_of
 from tidegate.supervision import is_set_within
@@ -64,9 +64,10 @@ async def run_backfill(
     """Re-reads the job's topics from the start to the ends of now, or resumes the one that was interrupted.
 
     Raises Denied, AlreadyRunning while another process works on one, Misconfigured for an unknown checkpoint, a gap
-    that is not accepted, a re-created topic, or a ConsumerJob's range that begins before its horizon.
+    that is not accepted, a re-created topic, a ConsumerJob's range that begins before its horizon, or a fold.
     """
     job = app.job(code)
+    refuse_fold(job)
     async with AsyncExitStack() as opened:
         clock = SystemClock()
         resources = await opened.enter_async_context(open_resources(app, settings, jobs=1, clock=clock))

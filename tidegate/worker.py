@@ -24,7 +24,7 @@ from tidegate.app import App
 from tidegate.assembly import JobParts, Resources, assemble
 from tidegate.console.http import serve
 from tidegate.horizons import keep_horizons
-from tidegate.jobs.declaration import Job, ProjectionJob
+from tidegate.jobs.declaration import FoldJob, Job, ProjectionJob
 from tidegate.jobs.relay import OutboxRelay
 from tidegate.jobs.tombstones import KeptSink, TombstoneUpkeep
 from tidegate.supervision import supervise, until_sink_found
@@ -97,6 +97,7 @@ async def run_worker(
         }
         beside = {"outbox-relay": relay.run(), "inbox-upkeep": inbox.run(), "letter-upkeep": letters.run()}
         beside["tombstone-upkeep"] = tombstones.run()
+        beside |= {f"render-{part.job.code}": part.renderer.run() for part in parts if part.renderer is not None}
         await _until_all_end(consumers, upkeep=beside)
         await _relay_rest(relay)
         _log.info(logs.WORKER_STOPPED, owner=resources.owner)
@@ -168,7 +169,7 @@ async def open_sink(job: Job, settings: Settings) -> AsyncIterator[Sink | None]:
 
 
 async def _open_job(opened: AsyncExitStack, app: App, job: Job, resources: Resources, *, is_check: bool) -> JobParts:
-    if is_check or not isinstance(job, ProjectionJob):
+    if (is_check and not isinstance(job, FoldJob)) or not isinstance(job, ProjectionJob | FoldJob):
         sink = await opened.enter_async_context(open_sink(job, resources.settings))
     else:
         sink = await opened.enter_async_context(job.sink.open(resources.settings))

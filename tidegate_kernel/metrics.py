@@ -101,6 +101,15 @@ class Metrics:
         )
         self.upkeep_seconds = self._gauge("inbox_upkeep_seconds", "How long this worker's last round of upkeep took.")
         self.refreshes = self._counter("refreshes", "Refreshes of a projection's store by outcome.", ["job", "outcome"])
+        self.fold_rendered = self._counter("fold_keys_rendered", "Keys of folds whose state went to the sink.", ["job"])
+        self.fold_failures = self._counter("fold_render_failures", "Keys of folds that could not be rendered.", ["job"])
+        self.fold_dirty = self._job_gauge("fold_dirty_keys", "Keys whose state the sink does not show; of all workers.")
+        self.fold_failed = self._job_gauge(
+            "fold_failed_keys", "Keys that could not be rendered, and wait for a change; of all workers."
+        )
+        self.fold_oldest = self._job_gauge(
+            "fold_oldest_dirty_seconds", "How long the first dirty key has waited to be rendered; 0 without one."
+        )
         self.freshness_sla = Gauge(
             "tidegate_freshness_sla_seconds",
             "How far behind readers may be, as declared.",

@@ -50,6 +50,7 @@ class Action(StrEnum):
     OFFSETS_SET = "offsets:set"
     OFFSETS_ADOPT = "offsets:adopt"
     FLOOD_RELEASE = "flood:release"
+    PROJECTION_RERENDER = "projection:rerender"
     DLQ_READ_PAYLOAD = "dlq:read-payload"
     DLQ_REPLAY = "dlq:replay"
     DLQ_IMPORT = "dlq:import"
@@ -86,6 +87,7 @@ NEEDS_REASON: frozenset[Action] = frozenset(
         Action.OFFSETS_SET,
         Action.OFFSETS_ADOPT,
         Action.FLOOD_RELEASE,
+        Action.PROJECTION_RERENDER,
         Action.DLQ_REPLAY,
         Action.DLQ_DISCARD,
         Action.DLQ_EDIT,

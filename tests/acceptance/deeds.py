@@ -88,6 +88,11 @@ COMMANDS: dict[Action, Typed] = {
         _PAUSED + "UPDATE tidegate.position SET topic_id = gen_random_uuid() WHERE partition = 0 AND run = 0",
     ),
     Action.FLOOD_RELEASE: Typed("flood release ledger --until-end --reason tests --yes", _FLOODED),
+    Action.PROJECTION_RERENDER: Typed(
+        "projections rerender totals --app folding:app --reason tests --yes",
+        "INSERT INTO tidegate.job (service, code, generation, claim_rule) SELECT service || '-folding', 'totals', 1, "
+        "claim_rule FROM tidegate.job WHERE code = 'ledger' ON CONFLICT DO NOTHING",
+    ),
     Action.DLQ_READ_PAYLOAD: Typed(f"dlq show {LETTER} --payload", _FAILED),
     Action.DLQ_REPLAY: Typed("dlq replay --job ledger --fingerprint mended --reason tests --yes", _MENDED),
     Action.DLQ_DISCARD: Typed("dlq discard --job ledger --fingerprint mended --reason tests --yes", _MENDED),

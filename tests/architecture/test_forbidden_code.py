@@ -13,6 +13,11 @@ MAY_CATCH_EVERYTHING = {
     ("consumers/decoding.py", "Decoder.decode"): "models and upcasts are the user's code: an invalid event",
     ("consumers/projecting.py", "project"): "projection functions are the user's code: a dead letter",
     ("consumers/projecting.py", "_delete"): "tombstone functions are the user's code: a dead letter",
+    ("consumers/folding.py", "blaming"): "folds and their keys are the user's code: a dead letter",
+    (
+        "projections/folds/rendering.py",
+        "rendered",
+    ): "render functions are the user's code: the key rests",
     ("consumers/order.py", "Order._named"): "a job's own order key is the user's code: the record's key serves",
     ("consumers/subjects.py", "SubjectSeeker._sight"): "a job's own subject is the user's code: told as not known",
     ("consumers/isolation.py", "Isolation._under_savepoint"): "what a handler left behind speaks here: its own fault",

@@ -13,7 +13,7 @@ from inbox.upkeep import upkeep_trouble
 from tidegate.app import App
 from tidegate.console.facts import UNSEEN_SECONDS, Said
 from tidegate.console.lag import LivePosition, Log, PartitionStatus, partition_statuses, read_logs
-from tidegate.jobs.declaration import Job, ProjectionJob
+from tidegate.jobs.declaration import FoldJob, Job, ProjectionJob
 from tidegate.jobs.intents import standing_intents
 from tidegate.jobs.relay import Backlog
 from tidegate_kernel.clock import Clock
@@ -123,7 +123,7 @@ def _job(
     intents: Sequence[Intent],
     resting: Sequence[str],
 ) -> JobStatus:
-    sla = job.freshness_sla.total_seconds() if isinstance(job, ProjectionJob) else None
+    sla = job.freshness_sla.total_seconds() if isinstance(job, ProjectionJob | FoldJob) else None
     return JobStatus(job.code, type(job).__name__, sla, partitions, letters, intents, resting)
 
 

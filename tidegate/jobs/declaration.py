@@ -5,19 +5,23 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Literal, TypeAlias
+from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 from consumers.failure import RetryPolicy
 from consumers.flood import FloodLimit
+from consumers.folding import FoldKeyOf
 from consumers.order import OrderKeyOf
 from consumers.parking import ParkingLimit
-from consumers.routes import Route, Unlisted
+from consumers.routes import Route, Step, Unlisted
 from consumers.subjects import SubjectOf
 from consumers.topics import Topic
 from inbox.identity import ClaimRule
+from projections.folds.rendering import Document
 from projections.sink import SinkDeclaration
 from projections.writes import Write
 from tidegate_kernel.event import JobCode
+
+StateT = TypeVar("StateT")
 
 Tier = Literal["critical", "standard", "low"]
 
@@ -123,9 +127,41 @@ class ProjectionJob(_TopicJob):
     freshness_sla: timedelta
 
 
-Job: TypeAlias = ConsumerJob | ProjectionJob
+@dataclass(frozen=True, kw_only=True)
+class FoldJob(_TopicJob, Generic[StateT]):
+    """Keeps a read model of what many events together make: each changes the state of its key, once.
 
-# A projection has no handlers: its transactions hold nothing but statements.
+    All functions are pure. `events` are made by `fold`. `key` says whose state an event changes, None: nobody's.
+    `state`, a msgspec Struct or pydantic model, is kept in Postgres as JSON; give new fields a default. `render` makes
+    of a key and its state the document that goes to the `sink` under the key as its id; a deleted state is a delete.
+
+    Kafka keeps order among records of one key. Where several record keys change one state, their events come in any
+    order, and the fold has to make the same of each. `order`, `order_key` and `parking` are as of a ConsumerJob: later
+    events of a record key wait behind its dead letter. A state is made of one tenant's events; `across_tenants` says
+    why it may be made of several tenants'. `_TopicJob` explains the other fields.
+    """
+
+    events: Sequence[Route[Step[StateT]]]
+    key: FoldKeyOf
+    state: type[StateT]
+    render: Callable[[str, StateT], Document]
+    sink: SinkDeclaration
+    freshness_sla: timedelta
+    order: Literal["park", "skip"] = "park"
+    order_key: OrderKeyOf | None = None
+    parking: ParkingLimit = field(default_factory=ParkingLimit)
+    across_tenants: str | None = None
+
+
+Job: TypeAlias = ConsumerJob | ProjectionJob | FoldJob[Any]
+
+OnceJob: TypeAlias = ConsumerJob | FoldJob[Any]
+"""Jobs that act on an event once: its claim decides. What a projection writes may be written again."""
+
+SinkJob: TypeAlias = ProjectionJob | FoldJob[Any]
+"""Jobs whose readers ask a sink."""
+
+# Projections and folds have no handlers: their transactions hold nothing but statements.
 _SILENCE_OF_STATEMENTS = timedelta(seconds=60)
 
 

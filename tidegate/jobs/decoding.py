@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from consumers.decoding import Decoder
 from consumers.order import Order
-from tidegate.jobs.declaration import ConsumerJob, Job
+from tidegate.jobs.declaration import ConsumerJob, FoldJob, Job
 
 
 def decoder_of(job: Job) -> Decoder:
@@ -14,4 +14,4 @@ def decoder_of(job: Job) -> Decoder:
 
 def order_of(job: Job) -> Order | None:
     """Returns what tells by which key an event waits behind a dead letter; None where nothing ever waits."""
-    return Order(job.order_key) if isinstance(job, ConsumerJob) and job.order == "park" else None
+    return Order(job.order_key) if isinstance(job, ConsumerJob | FoldJob) and job.order == "park" else None

@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from projections.sink import SinkDeclaration
 from tidegate.app import App
-from tidegate.jobs.declaration import ProjectionJob
+from tidegate.jobs.declaration import FoldJob, ProjectionJob
 from tidegate.migrations.grants import Duty, grant, lacking
 from tidegate.migrations.phases import Migrated, Phase
 from tidegate.migrations.revisions import pending_migrations
@@ -57,7 +57,7 @@ def _folder(app: App | None) -> ServiceMigrations | None:
 
 
 def _sinks(app: App | None) -> Sequence[SinkDeclaration]:
-    return [job.sink for job in app.jobs if isinstance(job, ProjectionJob)] if app is not None else []
+    return [job.sink for job in app.jobs if isinstance(job, ProjectionJob | FoldJob)] if app is not None else []
 
 
 async def _prepare_sinks(settings: Settings, app: App | None) -> Sequence[str]:

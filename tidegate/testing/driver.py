@@ -13,11 +13,13 @@ from uuid import uuid4
 from pydantic import SecretStr
 
 from consumers.topics import Topic
+from projections.folds.codec import StateCodec
+from projections.folds.states import read_state
 from projections.memory import MemorySink
 from projections.sink import Sink
 from tidegate.app import App
 from tidegate.assembly import Resources, assemble
-from tidegate.jobs.declaration import ProjectionJob
+from tidegate.jobs.declaration import FoldJob, ProjectionJob, SinkJob
 from tidegate.jobs.relay import OutboxRelay
 from tidegate.migrations.phases import Phase
 from tidegate.migrations.schema import exclusively, upgrade
@@ -138,12 +140,14 @@ class Driver:
         await self.settled()
 
     async def settled(self) -> None:
-        """Every job has settled every record, also those that came out of the outbox. Raises NotSettled."""
+        """Every job has settled every record, also those that came out of the outbox; every fold has rendered what its
+        sink takes. Raises NotSettled."""
         try:
             async with asyncio.timeout(self._deadline.total_seconds()):
                 await self._jobs.settled()
                 while await self._relay_all():
                     await self._jobs.settled()
+                await self._jobs.rendered()
         except TimeoutError:
             behind = "; ".join(self._jobs.behind()) or "the outbox never emptied"
             raise NotSettled(f"not settled within {self._deadline.total_seconds():g} s: {behind}") from None
@@ -156,12 +160,24 @@ class Driver:
         return list(self._dead_letters)
 
     def sink(self, job: str) -> MemorySink:
-        """The sink of a projection. Raises Misconfigured for other jobs, and with `real_sinks`."""
+        """The sink of a projection or fold. Raises Misconfigured for other jobs, and with `real_sinks`."""
         sink = self._sinks.get(job)
         if not isinstance(sink, MemorySink):
             known = ", ".join(repr(code) for code, each in self._sinks.items() if isinstance(each, MemorySink))
             raise Misconfigured(f"job {job!r} has no sink in memory here; those that have: {known or 'none'}")
         return sink
+
+    async def state(self, job: str, key: str) -> Any:
+        """What a fold has made of a key's events: a state of its declared type, None where there is none.
+
+        Raises Misconfigured for other jobs.
+        """
+        declared = self._app.job(job)
+        if not isinstance(declared, FoldJob):
+            raise Misconfigured(f"job {job!r} is no fold and keeps no states")
+        async with self.db.acquire() as connection:
+            stored = await read_state(connection, self._jobs.number(job), key)
+        return None if stored is None or stored.state is None else StateCodec(declared.state).decode(stored.state)
 
     def published(self, topic: str) -> list[Published]:
         """What reached `topic` through the outbox, and what tests sent to it, in order."""
@@ -208,7 +224,7 @@ async def run(
         sinks = {
             job.code: await _open_sink(opened, job, settings, is_real=real_sinks)
             for job in app.jobs
-            if isinstance(job, ProjectionJob)
+            if isinstance(job, ProjectionJob | FoldJob)
         }
         parts = [await assemble(app, job, resources, sink=sinks.get(job.code)) for job in app.jobs]
         jobs = RunningJobs(app, parts, broker, resources)
@@ -232,7 +248,7 @@ async def _resources(app: App, settings: Settings, deps: Any, clock: Clock) -> A
         yield Resources(settings, pool, clock, Metrics(), threads, "testing", deps)
 
 
-async def _open_sink(opened: AsyncExitStack, job: ProjectionJob, settings: Settings, *, is_real: bool) -> Sink:
+async def _open_sink(opened: AsyncExitStack, job: SinkJob, settings: Settings, *, is_real: bool) -> Sink:
     declaration = job.sink if is_real else MemorySink(job.sink.name, batch_size=job.sink.batch_size)
     sink = await opened.enter_async_context(declaration.open(settings))
     await sink.prepare()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
@@ -13,7 +14,7 @@ from consumers.meter import Meter
 from tidegate.app import App
 from tidegate.assembly import JobParts, Resources, live_loop
 from tidegate.testing.memory import MemoryBroker
-from tidegate_kernel.errors import TidegateError
+from tidegate_kernel.errors import TidegateError, Transient
 from tidegate_kernel.event import JobCode, JobId, TopicPartition
 
 # News of settled batches come by themselves; what moves a position without settling is noticed this late.
@@ -51,6 +52,17 @@ class RunningJobs:
     def numbers(self) -> list[JobId]:
         """The jobs' numbers in Postgres."""
         return [part.id for part in self._parts]
+
+    def number(self, code: str) -> JobId:
+        """The number of one job."""
+        return next(part.id for part in self._parts if part.job.code == code)
+
+    async def rendered(self) -> None:
+        """Folds have rendered all that can be: a key whose sink is down, or refuses it, stays dirty."""
+        for part in self._parts:
+            if part.renderer is not None:
+                with suppress(Transient):
+                    await part.renderer.render_all()
 
     def start(self) -> None:
         """Every job joins its group and goes on at its position."""
