@@ -15,6 +15,7 @@ import uvloop
 
 from bench import peers
 from bench.redelivery import redeliver
+from bench.replay import replay
 from bench.stub import BATCH_SIZE, Stopwatch, StubSink
 from bench.workload import JOB, application
 from tidegate.worker import calm_collector, run_worker
@@ -61,6 +62,7 @@ _PEERS: dict[str, peers.Loop] = {
     "row at a time": peers.row_at_a_time,
     "naive": peers.naive,
 }
+_IS_PARKING = {"replay": True, "replay without order": False}
 
 
 async def measure(plan: Plan, settings: Settings) -> Result:
@@ -68,6 +70,11 @@ async def measure(plan: Plan, settings: Settings) -> Result:
     if plan.contestant == "redelivery":
         read = await redeliver(settings, service=plan.service, topic=plan.topic, events=plan.events)
         return Result(events=read.events, seconds=read.seconds, cpu_seconds=read.cpu_seconds)
+    if plan.contestant in _IS_PARKING:
+        is_parking = _IS_PARKING[plan.contestant]
+        read = await replay(settings, service=plan.service, letters=plan.events, is_parking=is_parking)
+        cpu, _ = await _postgres_share(settings)
+        return Result(events=read.events, seconds=read.seconds, cpu_seconds=read.cpu_seconds, postgres_cpu_seconds=cpu)
     stopwatch = Stopwatch(plan.events)
     sink = StubSink(stopwatch, batch_size=plan.batch_size, delay=plan.sink_delay)
     stop = asyncio.Event()

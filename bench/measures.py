@@ -19,6 +19,7 @@ from bench.worker import megabytes_while_catching_up, seconds_to_first_event
 # More than any run reads: no contestant comes to the end of the log.
 BACKLOG = 1_000_000
 _REPEATED_BACKLOG = 400_000
+_LETTERS = 10_000
 _STORE_SECONDS = 0.015
 _MICRO = 1e6
 _TIDEGATE = Plan(contestant="tidegate")
@@ -106,6 +107,19 @@ async def duplicates(stage: Stage, effort: Effort) -> Sequence[Line]:
     ]
 
 
+async def replay(stage: Stage, effort: Effort) -> Sequence[Line]:
+    """Dead letters, a key each, through a mended handler of one statement; with parking, and without an order."""
+    names = ("replay without order", "replay")
+    found = await _interleaved(stage, effort.rounds, {n: Plan(contestant=n, events=_LETTERS) for n in names})
+    rate, costs = _rates(found), _costs(found)
+    return [
+        *(Line(f"{name}: CPU a letter", Spread(costs[name]), 0, " µs") for name in names),
+        Line("replay without order: letters/s", Spread(rate["replay without order"])),
+        Line("replay: letters/s", Spread(rate["replay"]), at_least=2000),
+        Line("rate, replay / without order", ratios(rate["replay"], rate["replay without order"]), 2),
+    ]
+
+
 async def lanes(stage: Stage, effort: Effort) -> Sequence[Line]:
     """Two lanes against one, where the store takes 15 ms a request."""
     topic, events = await stage.orders(BACKLOG), effort.events // 3
@@ -190,6 +204,7 @@ PROMISED: Mapping[str, Measure] = {
     "duplicates": duplicates,
     "lanes": lanes,
     "storage": storage,
+    "replay": replay,
 }
 """What `make bench` measures."""
 

@@ -166,7 +166,7 @@ def loose_steps(letters: Sequence[tuple[UUID, LetterRecord]]) -> Iterator[Step]:
 
 
 def _loose(letter: UUID, record: LetterRecord) -> Link:
-    return Link(letter, None, 0, record.record.offset, *_partition(record), False)
+    return Link(letter, None, 0, record.record.offset, *_partition(record))
 
 
 def _partition(record: LetterRecord) -> tuple[UUID, int]:

@@ -14,7 +14,7 @@ from consumers.batch import Attempts
 from consumers.failure import RetryPolicy
 from consumers.replay_hands import Hands
 from consumers.replay_verdicts import Taken, Verdicts
-from consumers.replay_work import Group, look
+from consumers.replay_work import Group, Sight, Work, look, see
 from dlq.parking import OrderKey
 from dlq.runs import (
     LEASE_SECONDS,
@@ -29,7 +29,7 @@ from dlq.runs import (
     hold,
     outstanding,
 )
-from dlq.sequences import Link, first_links, keys_of, loose_keys, open_letters
+from dlq.sequences import Link, keys_of, loose_keys
 from tidegate_kernel.clock import Clock
 from tidegate_kernel.errors import Transient
 from tidegate_kernel.postgres import Connection
@@ -139,29 +139,33 @@ class Replay:
         stuck: dict[OrderKey, Link] = {}
         while pending and not self._stopping.is_set():
             some = list(pending)[: self._batch]
-            heads = await self._ask(partial(self._heads, some))
+            sight = await self._ask(partial(self._see, some))
+            heads = sight.heads
             going = {key: head for key, head in heads.items() if head != stuck.get(key)}
             for key in (*some, *heads):
                 if key not in going:
                     pending.pop(key, None)
             for group in _groups_of(going):
-                taken = await self._step(group)
+                taken = await self._step(group, sight)
                 if taken.is_empty:
                     # Unless somebody else has just taken the head, or our own answer was lost: then there is another.
                     stuck |= {key: going[key] for key in group.keys}
+                for key in taken.emptied:
+                    pending.pop(key, None)
                 pending |= dict.fromkeys(taken.freed)
 
-    async def _step(self, group: Group) -> Taken:
+    async def _step(self, group: Group, seen: Sight | None = None) -> Taken:
+        """`seen`: the group's keys as they were just now."""
         attempts = Attempts()
         while not self._stopping.is_set():
             try:
-                work = await self._once(lambda connection: look(connection, self._held, group, limit=self._batch))
+                work = await self._once(partial(self._look, group, seen))
                 if not work.entries:
                     return Taken()
                 taken = await self._hands.attempt(work, attempts, self._verdicts)
             except Transient as error:
                 attempts.tries += 1
-                self._is_unsure = True
+                seen, self._is_unsure = None, True
                 await self._wait(error, attempts.tries)
             else:
                 await self._note(taken)
@@ -194,22 +198,14 @@ class Replay:
     async def _loose_keys(self, connection: Connection) -> Sequence[OrderKey]:
         return await loose_keys(connection, self._held.job)
 
-    async def _heads(self, keys: Sequence[OrderKey], connection: Connection) -> dict[OrderKey, Link]:
-        """Where the sequences of the keys begin, if with something that this run may handle.
+    async def _see(self, keys: Sequence[OrderKey], connection: Connection) -> Sight:
+        """The keys, with others that a letter of theirs blocks, too: it is handled when it comes first in all."""
+        sight = await see(connection, self._held, keys, limit=self._batch)
+        others = {key for of_letter in sight.shared.values() for key in of_letter}.difference(keys)
+        return await see(connection, self._held, [*keys, *others], limit=self._batch) if others else sight
 
-        With those of other keys that a letter among these blocks, too: it is handled when it comes first in all.
-        """
-        heads = await first_links(connection, self._held.job, keys)
-        letters = [head.letter for head in heads.values() if head.letter is not None]
-        blocked = await keys_of(connection, letters)
-        others = list({key for each in blocked.values() for key in each} - set(keys))
-        heads |= await first_links(connection, self._held.job, others) if others else {}
-        still_open = await open_letters(connection, self._held.run, letters)
-        return {
-            key: head
-            for key, head in heads.items()
-            if not head.is_held_back and (head.letter is None or head.letter in still_open)
-        }
+    async def _look(self, group: Group, seen: Sight | None, connection: Connection) -> Work:
+        return await look(connection, self._held, group, limit=self._batch, seen=seen)
 
     async def _leave_behind(self, letters: Sequence[UUID], connection: Connection) -> None:
         """Those of the letters that nothing has become of stay. What of them was decided in a batch whose answer was

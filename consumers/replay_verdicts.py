@@ -15,7 +15,7 @@ from dlq.letters import Failure
 from dlq.outcomes import tell_outcomes
 from dlq.parking import Blocking, OrderKey, park
 from dlq.runs import Hold, Outcome, decide, hold
-from dlq.sequences import Failed, put_in_place, take_out
+from dlq.sequences import Failed, TakenOut, put_in_place, take_out
 from tidegate_kernel.outbox import enqueue
 from tidegate_kernel.postgres import Connection
 from tidegate_kernel.source import Outgoing
@@ -42,6 +42,7 @@ class Made:
 class Taken(NamedTuple):
     """What came of a work: outcomes of its letters, parked events dealt with, and keys whose events may go on now.
 
+    `emptied`: keys of whose sequences nothing is left.
     `stop_asked_by`: who wants the run to stop, if anybody does. `failed_events`: of the parked events, those that are
     dead letters now.
     """
@@ -51,6 +52,7 @@ class Taken(NamedTuple):
     freed: Sequence[OrderKey] = ()
     stop_asked_by: str | None = None
     failed_events: int = 0
+    emptied: Sequence[OrderKey] = ()
 
     @property
     def is_empty(self) -> bool:
@@ -77,10 +79,10 @@ class Verdicts:
         await self._decide(connection, letters)
         await self._keep(connection, made, reached)
         gone = [letter for letter, outcome in letters.items() if outcome not in STAYS]
-        freed = await self._take_out(connection, work, gone, events)
+        out = await self._take_out(connection, work, gone, events)
         await enqueue(connection, made.published)
         failed = sum(made.outcomes[e.record.offset] is Outcome.FAILED for e in events)
-        return Taken(letters, len(events), freed, asked, failed)
+        return Taken(letters, len(events), out.behind, asked, failed, out.freed)
 
     async def _decide(self, connection: Connection, letters: Mapping[UUID, Outcome]) -> None:
         if not letters:
@@ -113,9 +115,9 @@ class Verdicts:
 
     async def _take_out(
         self, connection: Connection, work: Work, letters: Sequence[UUID], events: Sequence[Entry]
-    ) -> Sequence[OrderKey]:
+    ) -> TakenOut:
         if not work.group.keys or not (letters or events):
-            return []
+            return TakenOut()
         numbers = [e.link.parked for e in events if e.link.parked is not None]
         return await take_out(connection, self.held.job, letters=letters, events=numbers, keys=work.group.keys)
 

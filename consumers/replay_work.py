@@ -86,6 +86,33 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
+class Sight:
+    """How the sequences of some keys begin, with at most `each` entries, as it was seen without any lock.
+
+    `still_open`: which letters among them the run has yet to decide. `shared`: all keys of those that block several.
+    """
+
+    each: int
+    links: Mapping[OrderKey, Sequence[Link]]
+    still_open: Mapping[UUID, OpenLetter]
+    shared: Mapping[UUID, Sequence[OrderKey]]
+
+    @property
+    def heads(self) -> dict[OrderKey, Link]:
+        """What the sequences begin with, where the run may handle it."""
+        firsts = {key: links[0] for key, links in self.links.items()}
+        return {
+            key: first
+            for key, first in firsts.items()
+            if not first.is_held_back and (first.letter is None or first.letter in self.still_open)
+        }
+
+    def of(self, keys: Iterable[OrderKey]) -> Sight:
+        """The same of some of the keys."""
+        return replace(self, links={key: self.links[key] for key in keys if key in self.links})
+
+
+@dataclass(frozen=True, slots=True)
 class Work:
     """The entries of a group, keys one after the other and each in its order; their offsets are distinct."""
 
@@ -106,21 +133,37 @@ class Work:
         return Batch(fence, group.topic_id, records, next_offset=0, attempts=attempts)
 
 
-async def look(connection: Connection, held: Hold, group: Group, *, limit: int) -> Work:
+async def see(connection: Connection, held: Hold, keys: Sequence[OrderKey], *, limit: int) -> Sight:
+    """Returns how the sequences of the keys begin: about `limit` entries in all, and one of each at least."""
+    each = max(1, limit // len(keys)) if keys else 0
+    links = await beginnings(connection, held.job, keys, limit=each)
+    letters = [link.letter for chain in links.values() for link in chain if link.letter is not None]
+    shared = [link.letter for chain in links.values() for link in chain if link.letter is not None and link.is_shared]
+    return Sight(
+        each,
+        links,
+        await open_letters(connection, held.run, letters) if letters else {},
+        await keys_of(connection, shared) if shared else {},
+    )
+
+
+async def look(connection: Connection, held: Hold, group: Group, *, limit: int, seen: Sight | None = None) -> Work:
     """Returns what of the group can be handled now: at most `limit` entries, none of them behind one that cannot be.
 
-    Together they hold no more than `_LARGEST_BYTES`, unless the first alone does. Nothing is locked when it returns.
-    Raises Transient where something changes meanwhile.
+    `seen`: its keys, and perhaps others, as they were just now. Together the entries hold no more than
+    `_LARGEST_BYTES`, unless the first alone does. Nothing is locked when it returns. Raises Transient where something
+    changes meanwhile.
     """
-    keys = list(group.keys)
-    each = max(1, limit // len(keys)) if keys else 0
-    links = await beginnings(connection, held.job, keys, limit=each) if keys else {}
-    letters = [link.letter for chain in links.values() for link in chain if link.letter is not None]
-    still_open = await open_letters(connection, held.run, [*group.letters, *letters])
-    sizes = await bytes_of_events(connection, [n.parked for chain in links.values() for n in chain if n.parked])
-    others = await keys_of(connection, letters) if letters else {}
-    chosen = islice(_Chooser(group, still_open, links, others).entries(), limit)
-    return Work(group, await _read(connection, held.run, list(_bounded(chosen, still_open, sizes))))
+    if group.letters:
+        sight = Sight(0, {}, await open_letters(connection, held.run, group.letters), {})
+    elif seen is not None and seen.each * len(group.keys) >= limit // 2:
+        sight = seen.of(group.keys)
+    else:
+        sight = await see(connection, held, group.keys, limit=limit)
+    numbers = [link.parked for chain in sight.links.values() for link in chain if link.parked is not None]
+    sizes = await bytes_of_events(connection, numbers) if numbers else {}
+    chosen = islice(_Chooser(group, sight).entries(), limit)
+    return Work(group, await _read(connection, held.run, list(_bounded(chosen, sight.still_open, sizes))))
 
 
 _Chosen = tuple[Link, OrderKey | None]
@@ -139,8 +182,10 @@ def _bounded(
 
 
 async def _read(connection: Connection, run: int, chosen: Sequence[_Chosen]) -> Sequence[Entry]:
-    letters = await letters_of_run(connection, run, [link.letter for link, _ in chosen if link.letter is not None])
-    parked = await parked_records(connection, [link.parked for link, _ in chosen if link.parked is not None])
+    wanted = [link.letter for link, _ in chosen if link.letter is not None]
+    letters = await letters_of_run(connection, run, wanted) if wanted else {}
+    numbers = [link.parked for link, _ in chosen if link.parked is not None]
+    parked = await parked_records(connection, numbers) if numbers else {}
     entries: list[Entry] = []
     for link, key in chosen:
         found = parked.get(link.parked or 0) if link.letter is None else letters.get(link.letter)
@@ -165,7 +210,7 @@ async def confirm(connection: Connection, held: Hold, work: Work, *, silence_lim
     most = max(map(len, expected.values()), default=0)
     found = await beginnings(connection, held.job, keys, limit=most) if keys and most else {}
     letters = [entry.letter for entry in work.entries if entry.letter is not None]
-    locked = await lock_letters(connection, held.run, letters)
+    locked = await lock_letters(connection, held.run, letters) if letters else ()
     is_same = all(list(found.get(key, ()))[: len(links)] == links for key, links in expected.items())
     if not is_same or len(locked) != len(letters):
         raise Transient("the letters, or what is parked behind them, changed meanwhile")
@@ -174,21 +219,15 @@ async def confirm(connection: Connection, held: Hold, work: Work, *, silence_lim
 class _Chooser:
     """Which entries may be handled now, in this group."""
 
-    def __init__(
-        self,
-        group: Group,
-        still_open: Mapping[UUID, OpenLetter],
-        links: Mapping[OrderKey, Sequence[Link]],
-        others: Mapping[UUID, Sequence[OrderKey]],
-    ) -> None:
-        self._group, self._open, self._links, self._others = group, still_open, links, others
+    def __init__(self, group: Group, sight: Sight) -> None:
+        self._group, self._open, self._links, self._shared = group, sight.still_open, sight.links, sight.shared
         self._taken: set[UUID] = set()
 
     def entries(self) -> Iterator[_Chosen]:
         for letter in self._group.letters:
             if letter in self._open:
                 offset, topic_id, partition, _ = self._open[letter]
-                yield Link(letter, None, 0, offset, topic_id, partition, False), None
+                yield Link(letter, None, 0, offset, topic_id, partition), None
         for key, chain in self._links.items():
             yield from self._of_key(key, chain)
 
@@ -199,23 +238,21 @@ class _Chooser:
             # Not in the order of their offsets: what came later to the sequence is handled in a batch of its own.
             if not is_here or link.is_held_back or link.offset <= last:
                 return
-            if link.letter is not None and not self._takes(link.letter, key, place):
+            if link.letter is not None and not self._takes(link.letter, place):
                 return
             last = link.offset
             yield link, key
 
-    def _takes(self, letter: UUID, key: OrderKey, place: int) -> bool:
+    def _takes(self, letter: UUID, place: int) -> bool:
         """Not those that are not the run's, nor one that was met in another key: behind it this key waits for the next
         batch, which finds it gone."""
-        if letter not in self._open or letter in self._taken or not self._is_first_everywhere(letter, key, place):
+        if letter not in self._open or letter in self._taken or not self._is_first_everywhere(letter, place):
             return False
         self._taken.add(letter)
         return True
 
-    def _is_first_everywhere(self, letter: UUID, key: OrderKey, place: int) -> bool:
+    def _is_first_everywhere(self, letter: UUID, place: int) -> bool:
         """A letter that blocks two keys is handled when nothing is before it in either."""
-        others = [other for other in self._others.get(letter, ()) if other != key]
-        if not others:
-            return True
-        heads = [self._links[other][0].letter if self._links.get(other) else None for other in others]
-        return place == 0 and all(head == letter for head in heads)
+        keys = self._shared.get(letter, ())
+        heads = [self._links[key][0].letter if key in self._links else None for key in keys]
+        return not keys or (place == 0 and all(head == letter for head in heads))

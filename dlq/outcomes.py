@@ -8,7 +8,7 @@ failure after it later still (`record_letters`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
@@ -17,34 +17,36 @@ from dlq.envelope import outcome_record
 from dlq.letters import Origin
 from dlq.states import LetterState
 from tidegate_kernel.outbox import enqueue
-from tidegate_kernel.postgres import Connection, translated_errors
-from tidegate_kernel.queries import load_queries
+from tidegate_kernel.postgres import Connection
 
-_QUERIES = load_queries("dlq")
 _TICK = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """A letter that came to its end at `at`, in one of `states.FINAL`. `key`: that of its record."""
+    """A letter that last failed at `failed_at` came to its end at `at`, in one of `states.FINAL`.
+
+    `key`: that of its record.
+    """
 
     letter: UUID
     key: bytes | None
     state: LetterState
     at: datetime
+    failed_at: datetime
+
+    @property
+    def told_at(self) -> datetime:
+        """Later than the failure, also by the clock of another host."""
+        return max(self.at, self.failed_at + _TICK)
 
 
 async def tell_outcomes(connection: Connection, origin: Origin, decided: Sequence[Decided]) -> None:
-    """`decided` will be told on the DLQ topic, if and when the caller's transaction commits; two round trips in all.
+    """`decided` will be told on the DLQ topic, if and when the caller's transaction commits; one round trip.
 
     The caller holds the letters' rows, whose states it has changed. Raises Transient if Postgres or the road to it
     failed.
     """
-    if not decided:
-        return
-    with translated_errors(f"outcomes of dead letters of job {origin.job_code!r}"):
-        rows = await connection.fetch(_QUERIES["last_failures"], [one.letter for one in decided])
-    failed_at = {row["id"]: row["last_failed_at"] for row in rows}
     await enqueue(
         connection,
         [
@@ -53,16 +55,10 @@ async def tell_outcomes(connection: Connection, origin: Origin, decided: Sequenc
                 key=one.key,
                 job=origin.job_code,
                 state=one.state,
-                decided_at=_told_at(one, failed_at),
+                decided_at=one.told_at,
                 topic=origin.dlq_topic,
             )
             for one in decided
         ],
         kind="dead_letter",
     )
-
-
-def _told_at(one: Decided, failed_at: Mapping[UUID, datetime]) -> datetime:
-    """Later than the failure, also by the clock of another host."""
-    failure = failed_at.get(one.letter)
-    return one.at if failure is None else max(one.at, failure + _TICK)

@@ -8,7 +8,7 @@ lock: so a consumer and a replay of one key see each other's work whole, or not 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from hashlib import blake2b
@@ -77,8 +77,11 @@ async def blocked_among(connection: Connection, job: JobId, keys: Collection[Ord
     Call it in a statement after the claim: the claim's own snapshot is older than the ids it waited for. A key that a
     replay is just emptying is waited for: it is free if that commits.
     """
-    rows = await connection.fetch(_QUERIES["lock_blocked_keys"], job, *_columns(keys))
-    return {OrderKey(row["topic"], row["key"]): row["parked"] for row in rows}
+    topics = list({key.topic for key in keys})
+    rows = await connection.fetch(_QUERIES["lock_blocked_keys"], job, topics, [key.digest for key in keys])
+    blocked = {OrderKey(row["topic"], row["key"]): row["parked"] for row in rows}
+    # With several topics a key that is wanted of one is found in another, too.
+    return blocked if len(topics) == 1 else {key: blocked[key] for key in keys if key in blocked}
 
 
 async def sequences_ahead(
@@ -129,6 +132,14 @@ async def park(connection: Connection, job: JobId, letters: Sequence[Blocking], 
         )
     if events:
         await connection.execute(_QUERIES["add_events"], job, *_event_columns(events, turns))
+
+
+def by_topic(keys: Iterable[OrderKey]) -> Mapping[str, Sequence[UUID]]:
+    """The digests of the keys by topic, nearly always one."""
+    digests: dict[str, list[UUID]] = {}
+    for topic, digest in keys:
+        digests.setdefault(topic, []).append(digest)
+    return digests
 
 
 def _columns(keys: Collection[OrderKey]) -> tuple[list[str], list[UUID]]:

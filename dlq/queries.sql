@@ -90,22 +90,18 @@ SELECT
 FROM written AS w
 JOIN letters AS l USING (topic, topic_id, partition, "offset");
 
--- name: last_failures
--- When some letters last failed. $1 letters.
-SELECT d.id, d.last_failed_at FROM tidegate.dead_letter AS d WHERE d.id = ANY ($1::uuid[]);
-
 -- name: mark_without_payload
 -- Letters of which nothing but the place could be kept are not letters of records without a value. $1 letters.
 UPDATE tidegate.dead_letter AS d SET has_payload = false WHERE d.id = ANY ($1::uuid[]) AND d.key IS NULL AND d.value IS NULL;
 
 -- name: lock_blocked_keys
--- Those of some keys that are blocked, locked in one order. $1 job, $2 topics, $3 keys (distinct pairs).
+-- Those of some keys that are blocked in one of some topics, locked in one order. $1 job, $2 topics, $3 keys.
 SELECT b.topic, b.key, b.parked
 FROM tidegate.blocked_key AS b
-JOIN unnest($2::text[], $3::uuid[]) AS k (topic, key) ON k.topic = b.topic AND k.key = b.key
-WHERE b.job = $1
+-- ANY, not a join with the arrays: whatever plan is kept, no more than the keys asked for are looked at.
+WHERE b.job = $1 AND b.topic = ANY ($2::text[]) AND b.key = ANY ($3::uuid[])
 ORDER BY b.topic, b.key
-FOR UPDATE OF b;
+FOR UPDATE;
 
 -- name: sequences_ahead
 -- Where the sequences of some blocked keys begin, of those that stand in one partition and behind given offsets as a
@@ -351,36 +347,42 @@ WHERE b.job = $1 AND NOT EXISTS (
 ORDER BY b.topic, b.key;
 
 -- name: beginnings
--- The first entries of some sequences, in their order; whether a parked event also waits for another key.
--- $1 job, $2 topics, $3 keys, $4 how many entries of each.
-SELECT k.place, s.letter, s.parked, s.turn, s."offset", s.topic_id, s.partition, s.is_held_back
-FROM unnest($2::text[], $3::uuid[]) WITH ORDINALITY AS k (topic, key, place)
+-- The first entries of some sequences of a topic, in their order. is_shared: the letter blocks another key, too.
+-- is_held_back: the parked event also waits for another key. $1 job, $2 topic, $3 keys, $4 how many entries of each.
+SELECT k.key, s.letter, s.parked, s.turn, s."offset", s.topic_id, s.partition, s.is_shared, s.is_held_back
+FROM unnest($3::uuid[]) AS k (key)
 CROSS JOIN LATERAL (
     (
-        SELECT l.letter, NULL::bigint AS parked, l.turn, l."offset", d.topic_id, d.partition, false AS is_held_back
+        SELECT
+            l.letter, NULL::bigint AS parked, l.turn, l."offset", d.topic_id, d.partition,
+            EXISTS (
+                SELECT FROM tidegate.blocking_letter AS o
+                WHERE o.letter = l.letter AND (o.topic, o.key) <> (l.topic, l.key)
+            ) AS is_shared,
+            false AS is_held_back
         FROM tidegate.blocking_letter AS l
         JOIN tidegate.dead_letter AS d ON d.id = l.letter
-        WHERE l.job = $1 AND l.topic = k.topic AND l.key = k.key
+        WHERE l.job = $1 AND l.topic = $2 AND l.key = k.key
         ORDER BY l.turn, l."offset"
         LIMIT $4
     )
     UNION ALL
     (
         SELECT
-            NULL, p.id, p.turn, p."offset", p.topic_id, p.partition,
+            NULL, p.id, p.turn, p."offset", p.topic_id, p.partition, false,
             EXISTS (
                 SELECT FROM tidegate.blocked_key AS b
                 WHERE b.job = p.job AND b.topic = p.topic AND b.key = p.waits_for
             )
         FROM tidegate.parked AS p
-        WHERE p.job = $1 AND p.topic = k.topic AND p.order_key = k.key
+        WHERE p.job = $1 AND p.topic = $2 AND p.order_key = k.key
         ORDER BY p.turn, p."offset"
         LIMIT $4
     )
     ORDER BY turn, "offset"
     LIMIT $4
 ) AS s
-ORDER BY k.place, s.turn, s."offset";
+ORDER BY k.key, s.turn, s."offset";
 
 -- name: letters_of_run
 -- The records of letters that a run has yet to decide about; value: as corrected. $1 run, $2 letters.
@@ -475,9 +477,9 @@ told AS (
     FROM decided AS o
     -- Not "=", as in letters_of_run.
     WHERE d.id = o.letter AND d.state IS NOT DISTINCT FROM 'replaying'
-    RETURNING d.id, d.key, d.state, d.decided_at
+    RETURNING d.id, d.key, d.state, d.decided_at, d.last_failed_at
 )
-SELECT t.id, t.key, t.state, t.decided_at FROM told AS t WHERE t.decided_at IS NOT NULL ORDER BY t.id;
+SELECT t.id, t.key, t.state, t.decided_at, t.last_failed_at FROM told AS t WHERE t.decided_at IS NOT NULL ORDER BY t.id;
 
 -- name: decided_in_run
 -- What has become of those of some letters that a run has decided about. $1 run, $2 letters.
@@ -523,21 +525,25 @@ FROM unnest($2::uuid[], $3::text[], $4::uuid[], $5::bigint[], $6::bigint[]) AS l
 ON CONFLICT (letter, topic, key) DO NOTHING;
 
 -- name: free_keys
--- Those of some locked keys of whose sequences nothing is left are free. $1 job, $2 topics, $3 keys.
+-- Those of some locked keys of a topic of whose sequences nothing is left are free. $1 job, $2 topic, $3 keys.
 DELETE FROM tidegate.blocked_key AS b
-USING unnest($2::text[], $3::uuid[]) AS k (topic, key)
-WHERE b.job = $1 AND b.topic = k.topic AND b.key = k.key AND b.parked = 0
-    AND NOT EXISTS (
-        SELECT FROM tidegate.blocking_letter AS l WHERE l.job = b.job AND l.topic = b.topic AND l.key = b.key
-    )
-RETURNING b.topic, b.key;
+-- ANY, as in lock_blocked_keys.
+WHERE b.job = $1 AND b.topic = $2 AND b.key = ANY ($3::uuid[]) AND b.parked = 0
+    -- Not NOT EXISTS: as a join, planned while few keys were blocked, it reads every letter of the topic for each key.
+    AND (
+        SELECT l.letter
+        FROM tidegate.blocking_letter AS l
+        WHERE l.job = b.job AND l.topic = b.topic AND l.key = b.key
+        ORDER BY l.turn, l."offset"
+        LIMIT 1
+    ) IS NULL
+RETURNING b.key;
 
 -- name: keys_behind_all
--- Keys with events that also waited for one of some other keys. $1 job, $2 topics, $3 those other keys.
-SELECT DISTINCT p.topic, p.order_key AS key
+-- Keys with events that also waited for one of some other keys of their topic. $1 job, $2 topic, $3 those other keys.
+SELECT DISTINCT p.order_key AS key
 FROM tidegate.parked AS p
-JOIN unnest($2::text[], $3::uuid[]) AS k (topic, key) ON p.topic = k.topic AND p.waits_for = k.key
-WHERE p.job = $1;
+WHERE p.job = $1 AND p.topic = $2 AND p.waits_for = ANY ($3::uuid[]);
 
 -- name: lock_letter_state
 -- The state of a letter, locked until the transaction ends. $1 letter.

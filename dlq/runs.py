@@ -257,7 +257,10 @@ async def decide(
     rows = await connection.fetch(
         _QUERIES["decide_letters"], held.run, list(outcomes), list(outcomes.values()), most_replays
     )
-    return [Decided(row["id"], row["key"], LetterState(row["state"]), row["decided_at"]) for row in rows]
+    return [
+        Decided(row["id"], row["key"], LetterState(row["state"]), row["decided_at"], row["last_failed_at"])
+        for row in rows
+    ]
 
 
 async def decided_in(connection: Connection, run: int, letters: Sequence[UUID]) -> Mapping[UUID, Outcome]:

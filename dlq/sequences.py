@@ -9,7 +9,7 @@ from datetime import date, datetime, timedelta
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from dlq.parking import OrderKey, blocked_among
+from dlq.parking import OrderKey, blocked_among, by_topic
 from dlq.stored import StoredRecord, stored_record
 from tidegate_kernel.event import JobId
 from tidegate_kernel.postgres import Connection
@@ -21,7 +21,8 @@ _QUERIES = load_queries("dlq")
 class Link(NamedTuple):
     """One entry of a key's sequence: a dead letter, or a parked event by its number.
 
-    `is_held_back`: the parked event also waits for another key, which is blocked.
+    `is_shared`: the letter blocks another key, too. `is_held_back`: the parked event also waits for another key, which
+    is blocked.
     """
 
     letter: UUID | None
@@ -30,7 +31,8 @@ class Link(NamedTuple):
     offset: int
     topic_id: UUID
     partition: int
-    is_held_back: bool
+    is_shared: bool = False
+    is_held_back: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,11 +96,10 @@ async def beginnings(
     connection: Connection, job: JobId, keys: Sequence[OrderKey], *, limit: int
 ) -> Mapping[OrderKey, Sequence[Link]]:
     """Returns the first entries of the keys' sequences. To decide by them, lock the keys in a statement before."""
-    rows = await connection.fetch(_QUERIES["beginnings"], job, *_columns(keys), limit)
     links: dict[OrderKey, list[Link]] = defaultdict(list)
-    for row in rows:
-        place, *link = row
-        links[keys[place - 1]].append(Link(*link))
+    for topic, digests in by_topic(keys).items():
+        for digest, *link in await connection.fetch(_QUERIES["beginnings"], job, topic, digests, limit):
+            links[OrderKey(topic, digest)].append(Link(*link))
     return links
 
 
@@ -188,24 +189,29 @@ async def put_in_place(connection: Connection, job: JobId, failed: Sequence[Fail
         )
 
 
+class TakenOut(NamedTuple):
+    """`freed`: keys that nothing blocks any more. `behind`: those with events that waited for one of these."""
+
+    freed: Sequence[OrderKey] = ()
+    behind: Sequence[OrderKey] = ()
+
+
 async def take_out(
     connection: Connection, job: JobId, *, letters: Sequence[UUID], events: Sequence[int], keys: Sequence[OrderKey]
-) -> Sequence[OrderKey]:
-    """Letters and parked events leave their sequences, which are those of `keys`, locked by the caller.
-
-    Returns the keys with events that waited for one that is free now.
-    """
+) -> TakenOut:
+    """Letters and parked events leave their sequences, which are those of `keys`, locked by the caller."""
     if letters:
         await connection.execute(_QUERIES["take_out_letters"], list(letters))
     if events:
         await connection.execute(_QUERIES["take_out_events"], job, list(events))
-    freed = await connection.fetch(_QUERIES["free_keys"], job, *_columns(keys))
-    if not freed:
-        return []
-    behind = await connection.fetch(
-        _QUERIES["keys_behind_all"], job, [row["topic"] for row in freed], [row["key"] for row in freed]
-    )
-    return [OrderKey(row["topic"], row["key"]) for row in behind]
+    freed: list[OrderKey] = []
+    behind: list[OrderKey] = []
+    for topic, digests in by_topic(keys).items():
+        free = [row["key"] for row in await connection.fetch(_QUERIES["free_keys"], job, topic, digests)]
+        waited = await connection.fetch(_QUERIES["keys_behind_all"], job, topic, free) if free else []
+        freed += (OrderKey(topic, digest) for digest in free)
+        behind += (OrderKey(topic, row["key"]) for row in waited)
+    return TakenOut(freed, behind)
 
 
 def _letter(row: Any) -> LetterRecord:

@@ -197,7 +197,9 @@ async def _lock_events(connection: Connection, origin: Origin, parked: Sequence[
 
 async def _blank(connection: Connection, letters: Sequence[UUID], made_by: str) -> Sequence[Decided]:
     rows = await connection.fetch(_QUERIES["erase_letters"], letters, made_by, list(UNRESOLVED))
-    return [Decided(row["id"], None, LetterState(row["state"]), row["decided_at"]) for row in rows]
+    return [
+        Decided(row["id"], None, LetterState(row["state"]), row["decided_at"], row["last_failed_at"]) for row in rows
+    ]
 
 
 def _spelled(letters: Sequence[UUID]) -> list[bytes]:

@@ -168,7 +168,7 @@ SET key = NULL,
         ELSE coalesce(d.decided_at, now())
     END
 WHERE d.id = ANY ($1::uuid[])
-RETURNING d.id, d.state, d.decided_at;
+RETURNING d.id, d.state, d.decided_at, d.last_failed_at;
 
 -- name: drop_copies
 -- Records that wait in the outbox and tell about some letters are gone. $1 DLQ topic, $2 ids of the letters as bytes.

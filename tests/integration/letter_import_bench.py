@@ -110,10 +110,14 @@ class Bench:
 
     async def decide(self, letter: UUID, state: LetterState, *, at: datetime, key: bytes | None = b"k") -> None:
         async with self.pool.acquire() as connection, connection.transaction():
-            await connection.execute(
-                "UPDATE tidegate.dead_letter SET state = $1, decided_at = $2 WHERE id = $3", state, at, letter
+            failed_at = await connection.fetchval(
+                """UPDATE tidegate.dead_letter SET state = $1, decided_at = $2 WHERE id = $3
+                RETURNING last_failed_at""",
+                state,
+                at,
+                letter,
             )
-            await tell_outcomes(connection, self.origin, [Decided(letter, key, state, at)])
+            await tell_outcomes(connection, self.origin, [Decided(letter, key, state, at, failed_at)])
         await self.relay()
 
     async def relay(self) -> None:
