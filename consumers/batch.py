@@ -60,6 +60,7 @@ class Batch:
 
     `unreadable` says why its only record cannot be handed over by the client: what it holds then is a stand-in.
     `corrections` are those of its partition by offset, perhaps of none of its records: nearly always there are none.
+    `is_begun`: it was begun before, perhaps by another owner, and has to be applied whole (`consumers/stable.py`).
     """
 
     fence: Fence
@@ -69,6 +70,7 @@ class Batch:
     attempts: Attempts = field(default_factory=Attempts)
     unreadable: Poison | None = None
     corrections: Mapping[int, Correction] = field(default_factory=lambda: NO_CORRECTIONS)
+    is_begun: bool = False
 
     def before(self, offset: int) -> Batch:
         """The part below `offset`, with the same attempts; it may be without records."""

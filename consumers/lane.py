@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 import structlog
 
@@ -106,7 +107,8 @@ class Lane:
         for held in without:
             held.empty_fetches += 1
         await self._tail.note(without)
-        return [(ready[partition], found) for partition, found in fetched.items()]
+        begun: list[tuple[Holding, Found]] = [(held, ()) for held in without if held.position.range_end is not None]
+        return begun + [(ready[partition], found) for partition, found in fetched.items()]
 
     async def _ask_for(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Found]:
         self._being_fetched = partitions
@@ -123,6 +125,11 @@ class Lane:
             held.seek(self._source)  # it must rest since we asked: read again when it may go on
             return
         match found:
+            case Unreadable() if held.position.range_end is not None:
+                # Cut before it, the range would be another, and what had been applied of it would count twice.
+                held.block(
+                    f"{found.error} within records that were begun as one before it could not be read", self._source
+                )
             case Unreadable(offset=offset, error=error, record=known):
                 record = known or UnreadRecord(*held.partition, offset)
                 await self._settling.handle(held, self._batch(held, [record], unreadable=error))
@@ -130,12 +137,28 @@ class Lane:
                 why = await self._steward.explain(self._source, held.partition, held.position, found)
                 if self._holdings.is_current(held):
                     held.block(why, self._source)
+            case _ if held.position.range_end is not None:
+                await self._again(held, found, held.position.range_end)
             case _:
                 records = held.unhandled(found)
                 if records and held.is_suspect:
                     await self._in_groups(held, records)
                 elif records:
                     await self._settling.handle(held, self._batch(held, records))
+
+    async def _again(self, held: Holding, found: Sequence[Record], end: int) -> None:
+        """The range that was begun is handled once all of it is read; what came along from behind it is read again."""
+        held.gather(found)
+        if not held.has_gathered_all(self._source, found[-1].offset if found else -1):
+            return
+        records = list(held.gathered)
+        held.gathered.clear()
+        if self._holdings.is_current(held) and held.partition in self._source.assignment():
+            self._source.seek(held.partition, end)
+        if records:
+            await self._settling.handle(held, replace(self._batch(held, records), next_offset=end, is_begun=True))
+        else:
+            await self._settling.pass_emptied(held, end)
 
     async def _in_groups(self, held: Holding, records: Sequence[Record]) -> None:
         """Records of a suspect partition, until some have to wait; what is left is read again."""

@@ -51,13 +51,15 @@ class Holding:
     `tail_due`. `end_seen`: the log's end, as asked of Kafka while it rested. `is_finished`: a backfill has reached the
     partition's end. Before offset `suspect_until` may stand what ended the last owners; `group` bounds how many records
     are handled at once then, `is_attempting`: one is, alone. These times are monotonic seconds; timestamps of records
-    are milliseconds. `corrections`: what had been decided about its records when it was taken.
+    are milliseconds. `corrections`: what had been decided about its records when it was taken. `gathered`: the records
+    that were read so far of a range which was begun before.
     """
 
     partition: TopicPartition
     position: Position
     lane: int
     corrections: Mapping[int, Correction] = field(default_factory=lambda: NO_CORRECTIONS)
+    gathered: list[Record] = field(default_factory=list)
     waiting: Batch | None = None
     due: float = 0.0
     trouble: str = ""
@@ -139,8 +141,10 @@ class Holding:
 
     @property
     def resume_offset(self) -> int:
-        """The offset after what waits for another try: where a fetch has to go on."""
-        return self.position.next_offset if self.waiting is None else self.waiting.next_offset
+        """The offset after what waits for another try, or is gathered: where a fetch has to go on."""
+        if self.waiting is not None:
+            return self.waiting.next_offset
+        return self.gathered[-1].offset + 1 if self.gathered else self.position.next_offset
 
     def unhandled(self, records: Sequence[Record]) -> Sequence[Record]:
         """Without what lies below the position (pure redelivery never reaches Postgres) or beyond the end, if any."""
@@ -148,6 +152,18 @@ class Holding:
         if records[0].offset >= first and (end is None or records[-1].offset < end):
             return records
         return [r for r in records if r.offset >= first and (end is None or r.offset < end)]
+
+    def gather(self, records: Sequence[Record]) -> None:
+        """Keeps what belongs to the range that was begun. What an earlier fetch had brought may come again."""
+        end = self.position.range_end
+        for record in records:
+            if self.resume_offset <= record.offset and (end is None or record.offset < end):
+                self.gathered.append(record)
+
+    def has_gathered_all(self, source: RecordSource, newest: int) -> bool:
+        """Whether all of the range is read with a fetch that ended at `newest`; compaction may have taken its end."""
+        reached = max(newest + 1, source.drained_to(self.partition) or 0)
+        return self.position.range_end is not None and reached >= self.position.range_end
 
     def is_drained(self, source: RecordSource) -> bool:
         """Whether nothing is left to fetch, also where control records or compaction hide the last offsets."""
@@ -159,6 +175,8 @@ class Holding:
         drained = source.drained_to(self.partition)
         if drained is None or drained <= self.position.next_offset or self.position.end_offset is not None:
             return None
+        if self.position.range_end is not None:
+            return None  # its records are gathered, not handled
         return drained if self.is_ready and self.is_drained(source) else None
 
     def note_end(self, source: RecordSource) -> None:
@@ -199,7 +217,7 @@ class Holding:
 
     def settle(self, batch: Batch) -> None:
         """The batch is final."""
-        self.position = replace(self.position, next_offset=batch.next_offset)
+        self.position = replace(self.position, next_offset=batch.next_offset, range_end=None)
         self.newest_settled = max(0, batch.records[-1].timestamp)
         self.oldest_in_hand = None
 

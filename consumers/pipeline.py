@@ -72,6 +72,8 @@ class Pipeline:
                 return await self._settle(batch, decoded)
             except ParkingFull as full:
                 stop = full.stop
+        if batch.is_begun:
+            return Outcome(stop=replace(stop, offset=batch.fence.next_offset))  # whole or not at all
         return await self._handle_before(batch, stop)
 
     async def _handle_before(self, batch: Batch, stop: Stop) -> Outcome:

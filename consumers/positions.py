@@ -30,7 +30,8 @@ class Position:
     """Where a job stands in a partition. `end_offset` is set for backfills: the first offset they leave alone.
 
     `is_suspect`: its last owners ended there, one after the other, without a release and without having moved it;
-    among the records before `grouped_until`, if the last of them had begun these together.
+    among the records before `grouped_until`, if the last of them had begun these together. `range_end`: the records
+    before it were begun as one, and nobody knows how far they came: they are applied again, all of them at once.
     """
 
     epoch: int
@@ -39,6 +40,7 @@ class Position:
     end_offset: int | None = None
     is_suspect: bool = False
     grouped_until: int | None = None
+    range_end: int | None = None
 
 
 class Positions:
@@ -140,7 +142,7 @@ class Positions:
         with translated_errors(f"move position of {partition}"):
             async with self._pool.acquire(timeout=10) as connection:
                 await advance(connection, self.fence(partition, position), next_offset=next_offset)
-        return replace(position, next_offset=next_offset)
+        return replace(position, next_offset=next_offset, range_end=None)
 
     async def corrections(self, partition: TopicPartition, position: Position) -> Mapping[int, Correction]:
         """Returns what has been decided about records from the position on, by offset. Raises Transient."""
@@ -164,7 +166,7 @@ class Positions:
 
 
 def _position(row: asyncpg.Record) -> Position:
-    return Position(row["epoch"], row["next_offset"], row["topic_id"], row["end_offset"])
+    return Position(row["epoch"], row["next_offset"], row["topic_id"], row["end_offset"], range_end=row["range_end"])
 
 
 async def write_positions(

@@ -36,7 +36,7 @@ class Projected:
         told: set[int] = set()
         for refusal in refused:
             owner = self.owners[refusal.index]
-            offset = self._offset(owner)
+            offset = self.offset_of(owner)
             if offset not in told:
                 told.add(offset)
                 self.fail(owner, InvalidDocument(refusal.message, reason=refusal.reason))
@@ -55,12 +55,13 @@ class Projected:
 
     def superseded(self, stale_at: Collection[int]) -> Set[int]:
         """The offsets of the records all of whose writes were older than what the store holds."""
-        overtaken = {self._offset(self.owners[index]) for index in stale_at}
-        taken = {self._offset(owner) for index, owner in enumerate(self.owners) if index not in stale_at}
+        overtaken = {self.offset_of(self.owners[index]) for index in stale_at}
+        taken = {self.offset_of(owner) for index, owner in enumerate(self.owners) if index not in stale_at}
         return overtaken - taken if overtaken else overtaken
 
     @staticmethod
-    def _offset(owner: Arrival | Record) -> int:
+    def offset_of(owner: Arrival | Record) -> int:
+        """Where the record stood from which a write was made."""
         return owner.record.offset if isinstance(owner, Arrival) else owner.offset
 
     def letters(self, fresh: Sequence[Arrival]) -> list[Failure]:

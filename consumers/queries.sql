@@ -27,6 +27,7 @@ SET
 WHERE job = $1 AND run = $2 AND topic = $3 AND partition = $4
 RETURNING
     epoch, next_offset, end_offset, topic_id, grouped_until,
+    CASE WHEN range_first = next_offset THEN range_end END AS range_end,
     deaths > 1 OR (attempts > 0 AND attempt_offset IS NOT DISTINCT FROM next_offset) AS is_suspect;
 
 -- name: release_positions
@@ -63,13 +64,15 @@ RETURNING attempts;
 
 -- name: read_position
 -- $1 job, $2 run, $3 topic, $4 partition.
-SELECT epoch, next_offset, end_offset, topic_id
+SELECT epoch, next_offset, end_offset, topic_id, CASE WHEN range_first = next_offset THEN range_end END AS range_end
 FROM tidegate.position
 WHERE job = $1 AND run = $2 AND topic = $3 AND partition = $4;
 
 -- name: read_positions
 -- All positions of a job's run. $1 job, $2 run.
-SELECT topic, partition, epoch, next_offset, end_offset, topic_id
+SELECT
+    topic, partition, epoch, next_offset, end_offset, topic_id,
+    CASE WHEN range_first = next_offset THEN range_end END AS range_end
 FROM tidegate.position
 WHERE job = $1 AND run = $2
 ORDER BY topic, partition;
@@ -81,6 +84,21 @@ UPDATE tidegate.position
 SET next_offset = $7, moved_at = now()
 WHERE job = $1 AND run = $2 AND topic = $3 AND partition = $4 AND epoch = $5 AND next_offset = $6
 RETURNING next_offset;
+
+-- name: lock_range
+-- Locks the caller's own position; returns the range that was begun there, NULLs where none was. No row: it is not the
+-- owner any more. $1 job, $2 run, $3 topic, $4 partition, $5 epoch, $6 expected next offset.
+SELECT CASE WHEN range_first = next_offset THEN range_end END AS range_end, range_failed, range_repeats
+FROM tidegate.position
+WHERE job = $1 AND run = $2 AND topic = $3 AND partition = $4 AND epoch = $5 AND next_offset = $6
+FOR UPDATE;
+
+-- name: begin_range
+-- From the caller's own position on, records are applied as one. Parameters as for lock_range, $7 the offset behind the
+-- last, $8 offsets of events that failed, $9 offsets of events that are repeats.
+UPDATE tidegate.position
+SET range_first = next_offset, range_end = $7, range_failed = $8, range_repeats = $9
+WHERE job = $1 AND run = $2 AND topic = $3 AND partition = $4 AND epoch = $5 AND next_offset = $6;
 
 -- name: blocking_backends
 -- Ends the backends that at this moment hold back the one named; $1 its pid. Never a pid remembered from earlier.

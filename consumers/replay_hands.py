@@ -16,15 +16,17 @@ from consumers.judging import Judge
 from consumers.ledger import Ledger
 from consumers.letters import failure_of_undecoded
 from consumers.order import Gate, Order
-from consumers.projecting import project
+from consumers.projecting import Projected, project
 from consumers.replay_verdicts import STAYS, Made, Taken, Verdicts
 from consumers.replay_work import Entry, Work, confirm
+from consumers.stable import apply_letters
 from consumers.trying import as_a_whole_or_apart
 from dlq.parking import OrderKey, record_key
 from dlq.runs import Outcome, RunKind
 from inbox.identity import ClaimKey, ClaimRule
 from inbox.store import ByHand, claim_by_hand, claimed_by_others
-from projections.sink import Sink
+from projections.sink import Applied, Sink
+from projections.stable import StableSink
 from tidegate_kernel.errors import RetryLater, TidegateError, Transient
 from tidegate_kernel.event import JobId
 from tidegate_kernel.postgres import Connection
@@ -291,7 +293,7 @@ class ProjectionHands:
         opened = _open(work, attempts, self._decoder, self._ledger, self._kind)
         made = opened.made
         projected = project(opened.batch, opened.decoded, opened.claims, self._sink)
-        applied = await self._sink.apply(projected.encoded)
+        applied = await self._apply(opened, projected)
         projected.refuse(applied.refused)
         for offset in projected.superseded(applied.stale_at):
             made.outcomes[offset] = Outcome.SUPERSEDED
@@ -303,6 +305,16 @@ class ProjectionHands:
             for undecoded in opened.decoded.failures:
                 made.fail(failure_of_undecoded(opened.batch, undecoded))
             return await verdicts.write(connection, work, made)
+
+    async def _apply(self, opened: _Opened, projected: Projected) -> Applied:
+        if not isinstance(self._sink, StableSink):
+            return await self._sink.apply(projected.encoded)
+        async with self._ledger.transaction() as connection:
+            # Before, not after: what somebody else has handled must not be counted again.
+            fresh = await _fresh(connection, self._ledger.origin.job, opened, claimed_by_others)
+        offsets = {arrival.record.offset for arrival in fresh.arrivals}
+        await apply_letters(self._ledger, self._sink, opened.batch, projected, fresh=offsets)
+        return Applied()
 
     async def rehearse(self, connection: Connection, work: Work, attempts: Attempts) -> Made:
         """Events become writes as the sink would want them, and none is sent: what the store refuses stays unknown."""

@@ -59,6 +59,15 @@ class Settling:
             finally:
                 held.limit = None
 
+    async def pass_emptied(self, held: Holding, end: int) -> None:
+        """Compaction has taken every record of a range that was begun: the position stands behind it."""
+        try:
+            held.position = await self._steward.pass_hidden(held.partition, held.position, next_offset=end)
+        except StaleOwner:
+            await self.give_up(held)
+        except Transient as error:
+            self._host.note_trouble(error)
+
     async def give_up(self, held: Holding) -> None:
         """Drops the work: the row has another owner, or was moved by hand."""
         _log.warning(logs.PARTITION_LOST, topic=held.partition.topic, partition=held.partition.partition)

@@ -30,6 +30,10 @@ class ClickHouse:
     exactly makes a dead letter, also a time finer than its column; only Float32 keeps the nearest number.
     `partition_by` is an expression of ClickHouse; readers see one row per key also where its versions lie in several
     partitions. Raises Misconfigured for names and types that cannot be used.
+
+    `stable_batches` are for tables that feed materialized views: a range of records is applied again exactly as it was
+    begun, under a token, and each event once, so that no view counts anything twice. Every row has to be an event's own
+    then, not a state that a later one replaces: a view would count both. See docs/clickhouse.md.
     """
 
     table: str
@@ -40,6 +44,7 @@ class ClickHouse:
     partition_by: str | None = None
     # One insert is one part on disk: small ones drown ClickHouse in merges.
     batch_size: int = 10_000
+    stable_batches: bool = False
 
     def __post_init__(self) -> None:
         for name in (self.table, self.version_column, *self.columns):
@@ -52,6 +57,17 @@ class ClickHouse:
         if self.id_column is not None and tuple(self.order_by) != (self.id_column,):
             raise self._wrong("id_column must be the single column of order_by: two rows could share an id otherwise")
         _ = self.rows
+        if self.stable_batches:
+            self._require_known_partitions()
+
+    def _require_known_partitions(self) -> None:
+        from projections.clickhouse_partitions import partition_key
+
+        if partition_key(self.partition_by, self.columns) is None:
+            raise self._wrong(
+                f"stable_batches cannot tell rows apart by partition_by={self.partition_by!r}; take a column, toYYYYMM "
+                "or its like of a date or of a time in UTC, intDiv or modulo by a number, or a tuple of these"
+            )
 
     @property
     def name(self) -> str:
@@ -82,6 +98,8 @@ class ClickHouse:
             order_by=self.order_by,
             version_column=self.version_column,
             partition_by=self.partition_by,
+            remembers_tokens=self.stable_batches,
+            has_tombstones=self.rows.takes_deletes,
         )
 
     def where(self, settings: Settings) -> str:
@@ -89,12 +107,14 @@ class ClickHouse:
 
     @asynccontextmanager
     async def open(self, settings: Settings) -> AsyncIterator[ClickHouseSink]:
-        from projections.clickhouse_connection import Connection
+        from projections.clickhouse_connection import STABLE_SESSION, VERSIONED_SESSION, Connection
         from projections.clickhouse_sink import ClickHouseSink
+        from projections.clickhouse_stable import StableClickHouseSink
 
-        connection = Connection(settings)
+        connection = Connection(settings, STABLE_SESSION if self.stable_batches else VERSIONED_SESSION)
+        kind = StableClickHouseSink if self.stable_batches else ClickHouseSink
         try:
-            yield ClickHouseSink(self.versioned_table, self.rows, connection)
+            yield kind(self.versioned_table, self.rows, connection)
         finally:
             await connection.close()
 

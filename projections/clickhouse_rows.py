@@ -23,6 +23,11 @@ class RowEncoder:
         self._id_name = id_column
         self._blank = [each.blank for each in self.columns]
 
+    @property
+    def takes_deletes(self) -> bool:
+        """Whether one column holds the id, so that a Delete knows its row."""
+        return self._id is not None
+
     def upsert(self, write: Upsert) -> tuple[Any, ...]:
         """The row of `write`. Raises InvalidDocument that names the column."""
         check_write(write)

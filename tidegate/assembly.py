@@ -26,6 +26,7 @@ from consumers.pipeline import CommandRoad, Pipeline, ProjectionRoad, Road
 from consumers.positions import Positions
 from consumers.presence import Presence
 from consumers.replay_hands import CommandHands, Hands, ProjectionHands
+from consumers.stable import StableRoad
 from consumers.steward import Steward
 from consumers.watch import Watch
 from dlq.letters import Origin
@@ -35,6 +36,7 @@ from projections.folds.codec import StateCodec
 from projections.folds.dirty import DirtyKeys
 from projections.folds.renderer import Projection, Renderer
 from projections.sink import Sink
+from projections.stable import StableSink
 from tidegate.app import App
 from tidegate.jobs.declaration import ConsumerJob, FoldJob, Job, ProjectionJob, silence_limit_of
 from tidegate.jobs.decoding import decoder_of, order_of
@@ -239,7 +241,7 @@ def _road(
         return FoldRoad(ledger, parking, folder, judge, silence_limit=silence_limit, notice=target.notice)
     if target is None or isinstance(target, Renderer):
         raise ValueError(f"job {job.code!r} is a projection and needs its sink")
-    return ProjectionRoad(ledger, target)
+    return StableRoad(ledger, target) if isinstance(target, StableSink) else ProjectionRoad(ledger, target)
 
 
 def _folder(job: FoldJob[Any], number: JobId) -> Folder:

@@ -20,7 +20,7 @@ from projections.clickhouse_sink import ClickHouseSink
 from projections.sink import Applied
 from projections.writes import Delete, Upsert, Write
 from tidegate.stack.names import StackAddresses
-from tidegate_kernel.errors import InvalidDocument, Misconfigured, Transient
+from tidegate_kernel.errors import InvalidDocument, Misconfigured, NeedsRebuild, Transient
 from tidegate_kernel.settings import Settings
 
 pytestmark = pytest.mark.servers
@@ -251,25 +251,93 @@ async def test_unreachable_server_is_transient_and_probe_says_so(revenue: ClickH
 
 
 @pytest.mark.parametrize(
-    "changed,told",
+    "changed,differences",
     [
-        ({"columns": {"order_id": "String", "day": "Date", "cents": "Int32"}}, "column 'cents'"),
-        ({"columns": {"order_id": "String", "day": "Date", "city": "String"}}, "no column 'city'"),
-        ({"order_by": ("order_id", "day")}, "is sorted by"),
-        ({"partition_by": "toYYYYMM(day)"}, "is partitioned by"),
-        ({"version_column": "version"}, "is no ReplacingMergeTree"),
+        (
+            {"columns": {"order_id": "String", "day": "Date", "cents": "Int32"}},
+            ["column 'cents' is Nullable(Int64), declared Int32"],
+        ),
+        (
+            {"columns": {"order_id": "LowCardinality(String)", "day": "Date", "city": "String"}},
+            [
+                "column 'order_id' is String, declared LowCardinality(String)",
+                "column 'city' is missing, declared String",
+                "column 'cents' is Nullable(Int64), and is not declared",
+            ],
+        ),
+        (
+            {"order_by": ("order_id", "day"), "partition_by": "toYYYYMM(day)"},
+            [
+                "it is sorted by 'order_id', declared 'order_id,day'",
+                "it is partitioned by '', declared 'toYYYYMM(day)'",
+            ],
+        ),
+        (
+            {"version_column": "v"},
+            ["its engine is ReplacingMergeTree(tg_version, tg_deleted), declared ReplacingMergeTree(v, tg_deleted)"],
+        ),
     ],
 )
-async def test_table_that_differs_from_its_declaration_is_misconfigured(
-    revenue: ClickHouse, settings: Settings, changed: dict[str, Any], told: str
+async def test_table_that_differs_from_its_declaration_needs_rebuild(
+    revenue: ClickHouse, settings: Settings, reader: Reader, changed: dict[str, Any], differences: list[str]
 ) -> None:
-    """At start, by name, not by a dead letter per record."""
+    """At start, all differences by name, not a dead letter per record; and a migration leaves all as it was."""
     async with prepared(revenue, settings):
         pass
+    await reader.command(f"DROP VIEW {revenue.name}")
 
     async with replace(revenue, **changed).open(settings) as sink:
-        with pytest.raises(Misconfigured, match=told):
+        for call in (sink.prepare, sink.check):
+            with pytest.raises(NeedsRebuild) as caught:
+                await call()
+            assert list(caught.value.differences) == differences
+
+    assert await reader.value(f"SELECT count() FROM system.tables WHERE name = '{revenue.name}'") == 0
+
+
+async def test_column_that_the_server_computes_may_be_added(
+    revenue: ClickHouse, settings: Settings, reader: Reader
+) -> None:
+    """An operator's index column is no difference: nothing is ever inserted into it."""
+    async with prepared(revenue, settings) as sink:
+        physical = revenue.versioned_table.physical
+        await reader.command(f"ALTER TABLE {physical} ADD COLUMN month UInt32 MATERIALIZED toYYYYMM(day)")
+
+        await sink.check()
+
+
+async def test_migration_makes_no_table_beside_somebody_elses_view(
+    revenue: ClickHouse, settings: Settings, reader: Reader
+) -> None:
+    """Refused as a whole: a table that was made before the refusal would be taken for a prepared one."""
+    await reader.command(f"CREATE VIEW {revenue.name} AS SELECT 1 AS x")
+
+    async with revenue.open(settings) as sink:
+        with pytest.raises(Misconfigured, match="without its tombstones"):
             await sink.prepare()
+
+    tables = f"SELECT count() FROM system.tables WHERE name = '{revenue.versioned_table.physical}'"
+    assert await reader.value(tables) == 0
+
+
+@pytest.mark.parametrize(
+    "alteration,told",
+    [
+        ("MODIFY SETTING clean_deleted_rows = 'Always'", "clean_deleted_rows .* would remove tombstones"),
+        (
+            "MODIFY SETTING allow_experimental_replacing_merge_with_cleanup = 1",
+            "allow_experimental_replacing_merge_with_cleanup .* would remove tombstones",
+        ),
+        ("MODIFY TTL day + INTERVAL 1 YEAR", "has a TTL"),
+    ],
+)
+async def test_engine_that_would_remove_tombstones_is_misconfigured(
+    revenue: ClickHouse, settings: Settings, reader: Reader, alteration: str, told: str
+) -> None:
+    """Case 90: a merge that drops tombstones behind our back lets a late older event resurrect its document."""
+    async with prepared(revenue, settings) as sink:
+        await reader.command(f"ALTER TABLE {revenue.versioned_table.physical} {alteration}")
+
         with pytest.raises(Misconfigured, match=told):
             await sink.check()
 
