@@ -77,7 +77,8 @@ class Steward:
         except Transient:
             return str(failure)
         found = survey.obstacle(partition, position)
-        return Obstacle(ObstacleKind.UNREADABLE, partition, str(failure)).told(self.job) if found is None else found
+        what = f"what stands at offset {position.next_offset} cannot be read: {failure}"
+        return Obstacle(ObstacleKind.UNREADABLE, partition, what).told(self.job) if found is None else found
 
     async def take(self, partition: TopicPartition, survey: Survey) -> Position:
         """This process owns `partition`. Its first owner ever begins at the log's start.

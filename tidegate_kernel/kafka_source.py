@@ -82,7 +82,7 @@ class KafkaSource:
         except RecordTooLargeError as error:
             raise UnreadableRecord("record above the fetch limit", offset=_offset_in(error)) from error
         except (CorruptRecordException, UnsupportedCodecError) as error:
-            raise CorruptBatch(f"{type(error).__name__}: {error}") from error
+            raise _corrupt(error) from error
         except OffsetOutOfRangeError as error:
             raise OffsetOutOfRange(f"the log does not hold {_spell_client(error)}") from error
         except (KafkaError, OSError) as error:
@@ -117,7 +117,7 @@ class KafkaSource:
                     break
         except CorruptRecordException as error:
             if not records:
-                raise CorruptBatch(f"{type(error).__name__}: {error}") from error
+                raise _corrupt(error) from error
         if records:
             self.seek(ours, records[-1].offset + 1)
         return records
@@ -215,6 +215,12 @@ class KafkaSource:
     def _still_assigned(self, partitions: Iterable[TopicPartition]) -> list[ClientPartition]:
         assigned = self._consumer.assignment()
         return [client_partition(p) for p in partitions if client_partition(p) in assigned]
+
+
+def _corrupt(error: CorruptRecordException | UnsupportedCodecError) -> CorruptBatch:
+    """The client's text of a failed checksum is its own class and the partition, in its own spelling."""
+    is_checksum = isinstance(error, CorruptRecordException)
+    return CorruptBatch("corrupt: a batch fails its checksum" if is_checksum else f"{type(error).__name__}: {error}")
 
 
 def _offset_in(error: RecordTooLargeError) -> int | None:

@@ -1,7 +1,11 @@
 """A job's loop on real Kafka and Postgres: joining, leaving, crashing, taking over."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
+
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.protocol.admin import DeleteGroupsRequest
 
 from tests.integration.live import Note, Service, has_settled, note, running, until
 from tidegate import Context
@@ -172,10 +176,20 @@ async def test_zombie_gives_way_and_the_work_is_done_once(service: Service) -> N
 
 async def test_position_wins_over_the_groups_offsets(service: Service) -> None:
     """Case 25's heart: with the group's offsets gone the job resumes from its own row."""
+    await _resumes_after(service, _set_group_back)
+
+
+async def test_a_group_that_kafka_forgot_resumes_from_our_row(service: Service) -> None:
+    """Case 25: after a week without members Kafka knows neither offsets nor that there ever was a group."""
+    await _resumes_after(service, _delete_group)
+
+
+async def _resumes_after(service: Service, lose: Callable[[Service], Awaitable[None]]) -> None:
     await service.produce(range(30))
     async with running(await service.loop()):
         await until(lambda: has_settled(service, 30))
-    await _forget_group(service)
+    await lose(service)
+    assert await service.committed() == 0
     await service.produce(range(30, 40))
 
     loop = await service.loop()
@@ -204,8 +218,8 @@ def _seconds_behind(metrics: Metrics) -> list[float]:
     ]
 
 
-async def _forget_group(service: Service) -> None:
-    """The group's offsets go back to the start, as good as expired."""
+async def _set_group_back(service: Service) -> None:
+    """The group's offsets go back to the start."""
     async with join_group(
         service.kafka,
         group=f"{service.topic}.notes",
@@ -214,6 +228,20 @@ async def _forget_group(service: Service) -> None:
         on_revoked=_noop,
     ) as member:
         await member.commit(dict.fromkeys(member.assignment(), 0))
+
+
+async def _delete_group(service: Service) -> None:
+    """Kafka knows nothing of the group any more: neither offsets nor that there ever was one."""
+    group = f"{service.topic}.notes"
+    admin = AIOKafkaAdminClient(bootstrap_servers=service.kafka.bootstrap)
+    await admin.start()
+    try:
+        coordinator = await admin.find_coordinator(group)
+        answer = await admin._send_request_to_node(coordinator, DeleteGroupsRequest([group]))
+        assert answer.results == [(group, 0)]
+        assert group not in [name for name, *_ in await admin.list_consumer_groups()]
+    finally:
+        await admin.close()
 
 
 async def _noop(_: object) -> None:
