@@ -94,7 +94,7 @@ class ConsumerLoop:
             self.source = source
             self.has_joined = True
             self._note_assigned(source.assignment())
-            self.meter.watch(lambda: lags_of(self.holdings, source, self.clock.now()))
+            self.meter.watch(lambda: lags_of(self.holdings, source, self.clock.now(), self.meter.unseen))
             try:
                 await self._run_joined(source)
             finally:

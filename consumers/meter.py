@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -11,6 +12,8 @@ from consumers.batch import Batch, Outcome
 from dlq.cause import root_class
 from dlq.letters import Failure
 from projections.freshness import PartitionLag
+from projections.visibility import Point
+from projections.visibility_unseen import Unseen
 from tidegate_kernel import logs
 from tidegate_kernel.clock import Clock
 from tidegate_kernel.event import JobCode
@@ -42,10 +45,11 @@ class Tally:
 
 
 class Meter:
-    """The metrics and log lines of one job."""
+    """The metrics and log lines of one job. `unseen` keeps what a projection has settled until readers see it."""
 
-    def __init__(self, job: JobCode, metrics: Metrics, clock: Clock) -> None:
-        self._job, self._metrics, self._clock = job, metrics, clock
+    def __init__(self, job: JobCode, metrics: Metrics, clock: Clock, unseen: Unseen | None = None) -> None:
+        self._job, self._metrics, self._clock, self.unseen = job, metrics, clock, unseen
+        self._lags: Callable[[], Iterable[PartitionLag]] = tuple
         self._applied = metrics.applied.labels(job)
         self._duplicates = metrics.duplicates.labels(job)
         self._skipped = metrics.skipped.labels(job)
@@ -79,17 +83,27 @@ class Meter:
         """`lags` answers for the job's partitions whenever metrics are read."""
 
         def samples() -> Iterable[LagSample]:
-            for topic, partition, lag, age, *flags in lags():
+            for topic, partition, lag, *others in lags():
                 records, seconds = lag if lag is not None else (None, None)
-                yield LagSample(self._job, topic, partition, records, seconds, age, *flags)
+                yield LagSample(self._job, topic, partition, records, seconds, *others)  # type: ignore[arg-type]  # of the same fields
 
+        self._lags = lags
         self._metrics.lags.watch(self._job, samples)
 
     def unwatch(self) -> None:
+        self._lags = tuple
         self._metrics.lags.unwatch(self._job)
 
+    def lags(self) -> Iterable[PartitionLag]:
+        """How far each owned partition is behind now; nothing while the group is not joined."""
+        return self._lags()
+
     def _observe_lag(self, batch: Batch) -> None:
-        now = self._clock.now().timestamp() * 1000
+        instant = self._clock.now()
+        if self.unseen is not None:
+            times = array("q", [record.timestamp for record in batch.records])
+            self.unseen.add(batch.fence, Point(batch.topic_id, batch.next_offset), times, instant)
+        now = instant.timestamp() * 1000
         # An event dated in the future counts as fresh, and as skew: a histogram never receives a negative.
         lags = sorted([(now - record.timestamp) / 1000 for record in batch.records if record.timestamp > 0])
         if lags and lags[0] < 0:

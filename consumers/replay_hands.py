@@ -294,6 +294,8 @@ class ProjectionHands:
         made = opened.made
         projected = project(opened.batch, opened.decoded, opened.claims, self._sink)
         applied = await self._apply(opened, projected)
+        # No position moves by a replay, so no refresher would notice: a letter that is resolved is visible.
+        await self._sink.refresh()
         projected.refuse(applied.refused)
         for offset in projected.superseded(applied.stale_at):
             made.outcomes[offset] = Outcome.SUPERSEDED

@@ -18,7 +18,8 @@ class PartitionLag(NamedTuple):
 
     `last_event_age` (seconds) grows while nothing is produced; that alone is no lag. A blocked partition waits for a
     person, a stalled one is behind and not fetched, a paused one rests because an operator wants it so, a full one
-    because its next event has to be parked and there is no room.
+    because its next event has to be parked and there is no room. `visible_offset` is up to where readers see a
+    projection, `reader_seconds` how far behind that is; both None while it is not told, and for other jobs.
     """
 
     topic: str
@@ -29,6 +30,8 @@ class PartitionLag(NamedTuple):
     is_stalled: bool = False
     is_paused: bool = False
     is_full: bool = False
+    visible_offset: int | None = None
+    reader_seconds: float | None = None
 
 
 def lag(

@@ -7,7 +7,7 @@ promised an event would not find it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta
 
@@ -35,20 +35,24 @@ _LAST_WORD_SECONDS = 5.0
 
 
 class Refresher:
-    """Keeps one job's store refreshed, from whichever worker has the lease."""
+    """Keeps one job's store refreshed, from whichever worker has the lease.
+
+    `written` is made anew whenever that is this one: what it remembers of before may be behind what others have shown.
+    """
 
     def __init__(
         self,
         sink: Sink,
         visibility: Visibility,
         *,
-        written: WrittenUpTo,
+        written: Callable[[], WrittenUpTo],
         lease: Lease,
         job: str,
         clock: Clock,
         metrics: Metrics,
     ) -> None:
-        self._sink, self._visibility, self._written, self._lease = sink, visibility, written, lease
+        self._sink, self._visibility, self._new_written, self._lease = sink, visibility, written, lease
+        self._written = written()
         self._job, self._clock, self._refreshes = job, clock, metrics.refreshes
         self._shown: dict[TopicPartition, Point] = {}
         self._besides: datetime | None = None
@@ -85,6 +89,7 @@ class Refresher:
 
     async def _begin(self) -> None:
         """What is written from now on is compared with what the last holder has shown."""
+        self._written = self._new_written()
         shown = await self._visibility.shown()
         self._shown = {partition: row.point for partition, row in shown.items()}
         self._trouble = next((row.trouble for row in shown.values() if row.trouble), None)

@@ -166,6 +166,11 @@ def _check_fold(job: FoldJob[Any]) -> None:
 def _check_freshness(job: SinkJob) -> None:
     if job.freshness_sla.total_seconds() <= 0:
         raise Misconfigured(f"job {job.code!r}: freshness_sla must be positive")
+    if not 0 < job.freshness_objective < 1:
+        raise Misconfigured(
+            f"job {job.code!r}: freshness_objective must lie between 0 and 1, as 0.99, not {job.freshness_objective}; "
+            "1 would leave no budget to burn"
+        )
 
 
 def _commands_of(function: Callable[..., Any]) -> Sequence[type[Any]]:

@@ -37,6 +37,7 @@ from projections.folds.dirty import DirtyKeys
 from projections.folds.renderer import Projection, Renderer
 from projections.sink import Sink
 from projections.stable import StableSink
+from projections.visibility_unseen import Unseen
 from tidegate.app import App
 from tidegate.jobs.declaration import ConsumerJob, FoldJob, Job, ProjectionJob, silence_limit_of
 from tidegate.jobs.decoding import decoder_of, order_of
@@ -111,7 +112,7 @@ async def assemble(app: App, job: Job, resources: Resources, *, sink: Sink | Non
         id=number,
         pipeline=pipeline,
         steward=_steward(job, resources, number, run),
-        meter=Meter(job.job_code, resources.metrics, resources.clock),
+        meter=Meter(job.job_code, resources.metrics, resources.clock, _unseen(job, run)),
         lanes=_lane_settings(job, resources.settings),
         outages=outages,
         solitude=resources.solitude,
@@ -180,6 +181,11 @@ async def _register(app: App, job: Job, pool: Pool) -> JobId:
             return await register_job(
                 connection, service=app.service, code=job.job_code, claim_rule=job.claim_rule.spell()
             )
+
+
+def _unseen(job: Job, run: RunId) -> Unseen | None:
+    """A backfill's writes are refreshed, too, and are nobody's freshness."""
+    return Unseen() if isinstance(job, ProjectionJob | FoldJob) and run == LIVE else None
 
 
 def _steward(job: Job, resources: Resources, number: JobId, run: RunId) -> Steward:

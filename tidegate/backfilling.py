@@ -17,6 +17,7 @@ from consumers.failure import RetryPolicy
 from consumers.intents import Intents
 from consumers.meter import Tally
 from consumers.positions import Positions
+from projections.sink import Sink
 from tidegate.app import App
 from tidegate.assembly import JobParts, Resources, assemble, backfill_of
 from tidegate.backfill_plan import BackfillOptions, BackfillStart, plan, refuse_fold
@@ -27,7 +28,7 @@ from tidegate.worker import open_resources, open_sink
 from tidegate_kernel import logs
 from tidegate_kernel.audit import refuse_early
 from tidegate_kernel.clock import SystemClock
-from tidegate_kernel.errors import AlreadyRunning, Unreachable
+from tidegate_kernel.errors import AlreadyRunning, Misconfigured, Transient, Unreachable
 from tidegate_kernel.event import RunId
 from tidegate_kernel.kafka import open_reader
 from tidegate_kernel.permissions import Action, Actor, Deed
@@ -83,12 +84,22 @@ async def run_backfill(
         _log.info(logs.BACKFILL_STARTED, job=code, run=begun.run, source=options.start.spell())
         is_done, progress = await _Reading(parts, resources, lease, begun.run).to_end(options.on_progress, stop)
         tally = parts.meter.tally
+        await _show(job, sink)
         if is_done:
             await lease.finish(begun.run, records=tally.records, dead_letters=tally.dead_letters)
         else:
             await lease.release(begun.run)
         _log.info(logs.BACKFILL_FINISHED, job=code, run=begun.run, done=is_done, records=tally.records)
         return BackfillReport(code, begun.run, is_done, begun.was_resumed, progress, tally, begun.gaps)
+
+
+async def _show(job: Job, sink: Sink | None) -> None:
+    """Readers see what was written; where the store does not take part, a worker's refresher makes up for it."""
+    if sink is not None:
+        try:
+            await sink.refresh()
+        except (Transient, Misconfigured) as error:
+            _log.warning(logs.REFRESH_FAILED, job=job.code, error=str(error))
 
 
 class _Reading:

@@ -23,6 +23,7 @@ from projections.sink import Sink
 from tidegate.app import App
 from tidegate.assembly import JobParts, Resources, assemble
 from tidegate.console.http import serve
+from tidegate.freshening import freshening_of
 from tidegate.horizons import keep_horizons
 from tidegate.jobs.declaration import FoldJob, Job, ProjectionJob
 from tidegate.jobs.relay import OutboxRelay
@@ -43,8 +44,8 @@ _log = structlog.get_logger(__name__)
 
 # For libraries called through ctx.thread: more would only queue at the database.
 _THREADS = 16
-# Beside a connection a lane: takeovers with their watcher, the relay, upkeep of tables and of sinks, the endpoint.
-_SPARE_CONNECTIONS = 5
+# Beside a connection a lane: takeovers with their watcher, the relay, upkeep of tables and sinks, freshness, probes.
+_SPARE_CONNECTIONS = 6
 _RELAY_REST_SECONDS = 3.0
 
 _Work: TypeAlias = Coroutine[Any, Any, None]
@@ -98,8 +99,13 @@ async def run_worker(
         beside = {"outbox-relay": relay.run(), "inbox-upkeep": inbox.run(), "letter-upkeep": letters.run()}
         beside["tombstone-upkeep"] = tombstones.run()
         beside |= {f"render-{part.job.code}": part.renderer.run() for part in parts if part.renderer is not None}
+        fresh = [each for part in parts if (each := freshening_of(app, part, resources)) is not None]
+        for each in fresh:
+            beside |= each.work()
         await _until_all_end(consumers, upkeep=beside)
         await _relay_rest(relay)
+        # Perhaps nobody else is there to make visible what was settled last.
+        await asyncio.gather(*(each.refresher.last_word() for each in fresh))
         _log.info(logs.WORKER_STOPPED, owner=resources.owner)
 
 

@@ -32,6 +32,8 @@ class LagSample(NamedTuple):
     is_stalled: bool = False
     is_paused: bool = False
     is_full: bool = False
+    visible_offset: int | None = None
+    reader_seconds: float | None = None
 
 
 class Metrics:
@@ -116,9 +118,32 @@ class Metrics:
             ["job"],
             registry=self.registry,
         )
-        self.event_lag = EventLag()
+        self.freshness_objective = self._job_gauge(
+            "freshness_objective",
+            "Which part of the time partitions have to be within their freshness_sla, as declared.",
+        )
+        self.freshness_good = self._counter(
+            "freshness_good_seconds", "Seconds in which readers of a partition were within freshness_sla.", ["job"]
+        )
+        self.freshness_bad = self._counter(
+            "freshness_bad_seconds", "Seconds in which readers of a partition were further behind than that.", ["job"]
+        )
+        self.freshness_burn = Gauge(
+            "tidegate_freshness_burn_rate",
+            "Bad seconds of this worker's partitions against what the objective allows; 1 just uses the budget up.",
+            ["job", "window"],
+            registry=self.registry,
+        )
+        self.event_visible_unmeasured = self._counter(
+            "event_visible_unmeasured", "Events that too many others waited with to be measured until seen.", ["job"]
+        )
+        self.event_visible = EventLag(
+            "tidegate_event_visible_seconds", "From an event's own time to readers of its projection seeing it."
+        )
+        self.event_lag = EventLag("tidegate_event_lag_seconds", "From an event's own time to its settling.")
         self.lags = LagCollector()
         self.registry.register(self.event_lag)
+        self.registry.register(self.event_visible)
         self.registry.register(self.lags)
 
     def _gauge(self, name: str, meaning: str) -> Gauge:
@@ -135,9 +160,10 @@ class Metrics:
 
 
 class EventLag(Collector):
-    """Histogram of seconds from an event's time to its settling, filled a batch at a time."""
+    """Histogram of seconds since events' own times, filled a batch at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str, meaning: str) -> None:
+        self._name, self._meaning = name, meaning
         self._counts: dict[str, list[int]] = {}
         self._sums: dict[str, float] = {}
 
@@ -153,9 +179,7 @@ class EventLag(Collector):
         self._sums[job] = self._sums.get(job, 0.0) + sum(seconds)
 
     def collect(self) -> Iterable[Metric]:
-        family = HistogramMetricFamily(
-            "tidegate_event_lag_seconds", "From an event's own time to its settling.", labels=["job"]
-        )
+        family = HistogramMetricFamily(self._name, self._meaning, labels=["job"])
         for job, counts in self._counts.items():
             total, buckets = 0, []
             for bound, count in zip((*map(str, LAG_BUCKETS), "+Inf"), counts, strict=True):
@@ -186,6 +210,10 @@ class LagCollector(Collector):
         stalled = self._family("partition_stalled", "1 while the partition is behind and not fetched, else 0.")
         paused = self._family("partition_paused", "1 while an operator makes the partition rest, else 0.")
         full = self._family("partition_parking_full", "1 while its next event must be parked without room, else 0.")
+        visible = self._family("visible_offset", "Up to where (exclusive) readers see a projection.")
+        readers = self._family(
+            "reader_seconds_behind", "Age of the oldest record that readers do not see; 0 when caught up and visible."
+        )
         for samples in list(self._sources.values()):
             for sample in samples():
                 labels = [sample.job, sample.topic, str(sample.partition)]
@@ -197,10 +225,12 @@ class LagCollector(Collector):
                     (stalled, int(sample.is_stalled)),
                     (paused, int(sample.is_paused)),
                     (full, int(sample.is_full)),
+                    (visible, sample.visible_offset),
+                    (readers, sample.reader_seconds),
                 ):
                     if value is not None:
                         family.add_metric(labels, value)
-        yield from (records, seconds, ages, blocked, stalled, paused, full)
+        yield from (records, seconds, ages, blocked, stalled, paused, full, visible, readers)
 
     def _family(self, name: str, meaning: str) -> GaugeMetricFamily:
         return GaugeMetricFamily(f"tidegate_{name}", meaning, labels=["job", "topic", "partition"])

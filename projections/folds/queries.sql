@@ -206,10 +206,10 @@ SELECT count(*) FROM again;
 
 -- name: positions_at
 -- Where the live consumer of a job stands, when that was read, and since when the first key waits that is not in the
--- sink. $1 job.
+-- sink. The time is taken after the snapshot: now() would be before it, and perhaps before a settle that it has. $1 job.
 SELECT
     p.topic, p.partition, p.topic_id, p.next_offset,
-    now() AS read_at,
+    clock_timestamp() AS read_at,
     (SELECT min(d.since) FROM tidegate.dirty AS d WHERE d.job = $1 AND d.error IS NULL) AS waiting_since
 FROM tidegate.position AS p
 WHERE p.job = $1 AND p.run = 0;

@@ -52,4 +52,15 @@ def test_names_and_labels_follow_the_rules() -> None:
     assert [name for name, _, _ in rows if not re.fullmatch(r"tidegate_[a-z_]+", name)] == []
     assert [name for name, kind, _ in rows if kind == "counter" and not name.endswith("_total")] == []
     assert [name for name, kind, _ in rows if kind == "histogram" and not name.endswith("_seconds")] == []
-    assert labels <= {"job", "topic", "partition", "reason", "outcome", "type", "sink", "dependency", "part", "done"}
+    assert labels <= {
+        "job",
+        "topic",
+        "partition",
+        "reason",
+        "outcome",
+        "type",
+        "sink",
+        "dependency",
+        "part",
+        "done",
+    } | {"window"}

@@ -82,7 +82,7 @@ class Worker:
         self.refresher = Refresher(
             sink,
             self.visibility,
-            written=self.visibility.settled,
+            written=lambda: self.visibility.settled,
             lease=self.lease,
             job="counts",
             clock=SystemClock(),

@@ -118,13 +118,14 @@ class ProjectionJob(_TopicJob):
     """Keeps a read model: each event becomes writes that carry their version, so repeats and late ones are harmless.
 
     `_TopicJob` explains the fields that all jobs have. `order`: the newest version of a document stays, so nothing has
-    to wait behind a dead letter. `freshness_sla`: how far readers may be behind.
+    to wait behind a dead letter. `freshness_sla`: how far readers may be behind, in `freshness_objective` of the time.
     """
 
     events: Sequence[Route[Projected]]
     order: Literal["latest-wins"] = "latest-wins"
     sink: SinkDeclaration
     freshness_sla: timedelta
+    freshness_objective: float = 0.99
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,6 +148,7 @@ class FoldJob(_TopicJob, Generic[StateT]):
     render: Callable[[str, StateT], Document]
     sink: SinkDeclaration
     freshness_sla: timedelta
+    freshness_objective: float = 0.99
     order: Literal["park", "skip"] = "park"
     order_key: OrderKeyOf | None = None
     parking: ParkingLimit = field(default_factory=ParkingLimit)

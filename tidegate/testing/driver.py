@@ -151,6 +151,8 @@ class Driver:
         except TimeoutError:
             behind = "; ".join(self._jobs.behind()) or "the outbox never emptied"
             raise NotSettled(f"not settled within {self._deadline.total_seconds():g} s: {behind}") from None
+        # As a worker's refresher does within a second: what was settled can be searched.
+        await asyncio.gather(*(sink.refresh() for sink in self._sinks.values()))
         rows = await self.db.fetch(_QUERIES["dead_letters"], self._app.service)
         self._dead_letters = [dead_letter(row) for row in rows]
 
