@@ -90,6 +90,8 @@ class PhysicalIndex:
     async def documents(self) -> int:
         """How many readers could see; 0 where there is no index."""
         with translated(self._declared.index):
+            # What nobody has refreshed yet would not be counted.
+            await self._client.indices.refresh(index=self._declared.physical, ignore_unavailable=True)
             counted = await self._client.count(index=self._declared.physical, query=ONLY_LIVE, ignore_unavailable=True)
         return int(counted["count"])
 

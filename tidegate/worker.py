@@ -110,7 +110,7 @@ async def run_worker(
 
 
 def _kept_sinks(part: JobParts) -> Iterator[KeptSink]:
-    if part.sink is not None and isinstance(part.job, ProjectionJob):
+    if part.sink is not None and isinstance(part.job, ProjectionJob | FoldJob):
         topics = [topic.name for topic in part.job.topics]
         yield KeptSink(part.id, part.job.code, part.job.sink.name, topics, part.sink)
 

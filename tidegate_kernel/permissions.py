@@ -50,6 +50,7 @@ class Action(StrEnum):
     OFFSETS_SET = "offsets:set"
     OFFSETS_ADOPT = "offsets:adopt"
     FLOOD_RELEASE = "flood:release"
+    PROJECTION_RESET = "projection:reset"
     PROJECTION_RERENDER = "projection:rerender"
     DLQ_READ_PAYLOAD = "dlq:read-payload"
     DLQ_REPLAY = "dlq:replay"
@@ -68,6 +69,7 @@ LEAST_ROLE: Mapping[Action, Role] = MappingProxyType(
             # What moves truth by hand, or changes what an event said, or who may do so.
             Action.OFFSETS_SET,
             Action.OFFSETS_ADOPT,
+            Action.PROJECTION_RESET,
             Action.DLQ_DISCARD,
             Action.DLQ_EDIT,
             Action.DLQ_ERASE,
@@ -87,6 +89,7 @@ NEEDS_REASON: frozenset[Action] = frozenset(
         Action.OFFSETS_SET,
         Action.OFFSETS_ADOPT,
         Action.FLOOD_RELEASE,
+        Action.PROJECTION_RESET,
         Action.PROJECTION_RERENDER,
         Action.DLQ_REPLAY,
         Action.DLQ_DISCARD,

@@ -32,6 +32,10 @@ _PAUSED = (
     f"SELECT 'pause', {_LEDGER}, 'for the test', 'tests' WHERE NOT EXISTS (SELECT FROM tidegate.intent "
     f"WHERE job = {_LEDGER} AND kind = 'pause' AND topic IS NULL AND ended_at IS NULL);"
 )
+_SEARCH_PAUSED = (
+    "INSERT INTO tidegate.intent (kind, job, reason, actor) "
+    "SELECT 'pause', j.id, 'for the test', 'tests' FROM tidegate.job AS j WHERE j.code = 'search'"
+)
 _FLOODED = (
     "INSERT INTO tidegate.intent (kind, job, topic, reason, actor) "
     f"SELECT 'flood', {_LEDGER}, p.topic, 'too many', 'tidegate' FROM tidegate.position AS p "
@@ -88,6 +92,7 @@ COMMANDS: dict[Action, Typed] = {
         _PAUSED + "UPDATE tidegate.position SET topic_id = gen_random_uuid() WHERE partition = 0 AND run = 0",
     ),
     Action.FLOOD_RELEASE: Typed("flood release ledger --until-end --reason tests --yes", _FLOODED),
+    Action.PROJECTION_RESET: Typed("projections reset search --reason tests --yes", _SEARCH_PAUSED),
     Action.PROJECTION_RERENDER: Typed(
         "projections rerender totals --app folding:app --reason tests --yes",
         "INSERT INTO tidegate.job (service, code, generation, claim_rule) SELECT service || '-folding', 'totals', 1, "

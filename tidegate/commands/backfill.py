@@ -53,7 +53,7 @@ def backfill(
     """Runs the backfill of the one job named and prints its report; exit 1 if it was stopped before its end."""
     if len(codes) != 1:
         raise Misconfigured(f"--backfill takes one job at a time, not {len(codes)}")
-    with _shown_progress() as show:
+    with shown_progress() as show:
         options = BackfillOptions(start, *flags, on_progress=show, on_wait=say)
         report = run_until_signal(
             lambda stop: _run(app, settings, codes[0], options, stop),
@@ -63,7 +63,7 @@ def backfill(
     if as_json:
         print_json({**asdict(report), "progress": report.progress._asdict()})
     else:
-        typer.echo(_told(report))
+        typer.echo(told_backfill(report))
     if not report.is_done:
         raise typer.Exit(1)
 
@@ -78,7 +78,8 @@ async def _run(
     return await run_backfill(app, settings, code, options, actor=actor, stop=stop)
 
 
-def _told(report: BackfillReport) -> str:
+def told_backfill(report: BackfillReport) -> str:
+    """What it came to, for a person."""
     tally = report.tally
     end = "done" if report.is_done else "stopped; the same command resumes it"
     counts = f"{tally.applied} applied, {tally.duplicates} duplicates, {tally.skipped} skipped, {tally.stale} stale"
@@ -93,7 +94,7 @@ def _told(report: BackfillReport) -> str:
 
 
 @contextmanager
-def _shown_progress() -> Iterator[Callable[[Progress], None]]:
+def shown_progress() -> Iterator[Callable[[Progress], None]]:
     """A bar on a terminal; elsewhere a line for each tenth."""
     if not sys.stderr.isatty():
         yield _Lines().show

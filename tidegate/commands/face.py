@@ -57,7 +57,9 @@ COMMANDS = {
     "checkpoint": Late("checkpoint.checkpoint_commands", "Named offsets from which a backfill can start."),
     "offsets": Late("offsets.offset_commands", "Where a job stands in its topics, and moving that by hand."),
     "flood": Late("flood.flood_commands", "Topics that too many dead letters have stopped."),
-    "projections": Late("projections.projection_commands", "The stores that readers ask, filled again by hand."),
+    "projections": Late(
+        "projections.projection_commands", "The stores that readers ask: as declared or not, made anew, filled again."
+    ),
     "dlq": Late("dlq.letter_commands", "Dead letters: records that a job could not handle."),
     "tokens": Late("tokens.token_commands", "Access tokens: who may change something, and within which scope."),
     "audit": Late("audit.audit_commands", "What was done by hand, by whom, and whether the record of it is whole."),
