@@ -47,19 +47,14 @@ Answer = TypeVar("Answer")
 
 @dataclass(slots=True)
 class ReplayTally:
-    """What a runner has done: letters by what became of them, and parked events dealt with.
-
-    `failed_events`: of these, those that failed and are dead letters now.
-    """
+    """What a runner has done: letters by what became of them, and parked events dealt with."""
 
     outcomes: Counter[Outcome] = field(default_factory=Counter)
     parked: int = 0
-    failed_events: int = 0
 
     def note(self, taken: Taken) -> None:
         self.outcomes.update(taken.outcomes.values())
         self.parked += taken.parked
-        self.failed_events += taken.failed_events
 
     @property
     def handled(self) -> int:

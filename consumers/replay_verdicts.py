@@ -42,16 +42,13 @@ class Made:
 class Taken(NamedTuple):
     """What came of a work: outcomes of its letters, parked events dealt with, and keys whose events may go on now.
 
-    `emptied`: keys of whose sequences nothing is left.
-    `stop_asked_by`: who wants the run to stop, if anybody does. `failed_events`: of the parked events, those that are
-    dead letters now.
+    `stop_asked_by`: who wants the run to stop, if anybody does. `emptied`: keys of whose sequences nothing is left.
     """
 
     outcomes: Mapping[UUID, Outcome] = {}
     parked: int = 0
     freed: Sequence[OrderKey] = ()
     stop_asked_by: str | None = None
-    failed_events: int = 0
     emptied: Sequence[OrderKey] = ()
 
     @property
@@ -75,14 +72,14 @@ class Verdicts:
         reached = list(those_reached(work.entries, made.outcomes))
         letters = {e.letter: made.outcomes[e.record.offset] for e in reached if e.letter is not None}
         events = [e for e in reached if e.link.parked is not None]
-        asked = await hold(connection, self.held, parked=len(events))
+        failed = sum(made.outcomes[e.record.offset] is Outcome.FAILED for e in events)
+        asked = await hold(connection, self.held, parked=len(events), failed_events=failed)
         await self._decide(connection, letters)
         await self._keep(connection, made, reached)
         gone = [letter for letter, outcome in letters.items() if outcome not in STAYS]
         out = await self._take_out(connection, work, gone, events)
         await enqueue(connection, made.published)
-        failed = sum(made.outcomes[e.record.offset] is Outcome.FAILED for e in events)
-        return Taken(letters, len(events), out.behind, asked, failed, out.freed)
+        return Taken(letters, len(events), out.behind, asked, out.freed)
 
     async def _decide(self, connection: Connection, letters: Mapping[UUID, Outcome]) -> None:
         if not letters:

@@ -228,7 +228,7 @@ SELECT DISTINCT r.replay FROM tidegate.replay_letter AS r WHERE r.letter = ANY (
 -- name: read_run
 -- One run of a service. $1 service, $2 run.
 SELECT
-    r.id, j.code AS job, r.kind, r.state, r.digest, r.letters, r.parked, r.is_forced, r.reason, r.asked_by, r.approved_by,
+    r.id, j.code AS job, r.kind, r.state, r.digest, r.letters, r.parked, r.failed_events, r.is_forced, r.reason, r.asked_by, r.approved_by,
     r.stop_asked_by, r.holder, r.created_at, r.finished_at, r.state = 'running' AND r.lease_until <= now() AS is_stalled
 FROM tidegate.replay AS r
 JOIN tidegate.job AS j ON j.id = r.job
@@ -237,7 +237,7 @@ WHERE j.service = $1 AND r.id = $2;
 -- name: recent_runs
 -- The newest runs of a service. $1 service, $2 job code or NULL, $3 how many.
 SELECT
-    r.id, j.code AS job, r.kind, r.state, r.digest, r.letters, r.parked, r.is_forced, r.reason, r.asked_by, r.approved_by,
+    r.id, j.code AS job, r.kind, r.state, r.digest, r.letters, r.parked, r.failed_events, r.is_forced, r.reason, r.asked_by, r.approved_by,
     r.stop_asked_by, r.holder, r.created_at, r.finished_at, r.state = 'running' AND r.lease_until <= now() AS is_stalled
 FROM tidegate.replay AS r
 JOIN tidegate.job AS j ON j.id = r.job
@@ -250,14 +250,21 @@ LIMIT $3;
 SELECT r.outcome, count(*) AS letters FROM tidegate.replay_letter AS r WHERE r.replay = $1 GROUP BY r.outcome;
 
 -- name: failures_of_run
--- How the letters failed that failed again in a run, the most frequent first. $1 run, $2 how many kinds.
-SELECT d.reason, d.fingerprint, min(d.error_class) AS error_class, count(*) AS letters, min(d.id::text)::uuid AS sample
-FROM tidegate.replay_letter AS r
-JOIN tidegate.dead_letter AS d ON d.id = r.letter
-WHERE r.replay = $1 AND r.outcome = 'failed'
-GROUP BY d.reason, d.fingerprint
-ORDER BY letters DESC, d.fingerprint
-LIMIT $2;
+-- How the letters failed that failed again in a run, the most frequent first, with the error of one of them.
+-- $1 run, $2 how many kinds.
+WITH kinds AS (
+    SELECT d.reason, d.fingerprint, count(*) AS letters, min(d.id::text)::uuid AS sample
+    FROM tidegate.replay_letter AS r
+    JOIN tidegate.dead_letter AS d ON d.id = r.letter
+    WHERE r.replay = $1 AND r.outcome = 'failed'
+    GROUP BY d.reason, d.fingerprint
+    ORDER BY letters DESC, d.fingerprint
+    LIMIT $2
+)
+SELECT k.reason, k.fingerprint, d.error_class, d.error_message, k.letters, k.sample
+FROM kinds AS k
+JOIN tidegate.dead_letter AS d ON d.id = k.sample
+ORDER BY k.letters DESC, k.fingerprint;
 
 -- name: lock_run
 -- A run, locked until the transaction ends: its runner's transaction has come to its end. $1 job, $2 run.
@@ -289,9 +296,12 @@ RETURNING r.token;
 
 -- name: hold_run
 -- The lease lasts from now; who asked the run to stop, if anybody did. Nothing where it is another's, or has ended.
--- $1 run, $2 token, $3 seconds of the lease, $4 parked events that have been dealt with.
+-- $1 run, $2 token, $3 seconds of the lease, $4 parked events that have been dealt with, $5 of which so many have failed.
 UPDATE tidegate.replay AS r
-SET lease_until = clock_timestamp() + make_interval(secs => $3), parked = r.parked + $4
+SET
+    lease_until = clock_timestamp() + make_interval(secs => $3),
+    parked = r.parked + $4,
+    failed_events = r.failed_events + $5
 WHERE r.id = $1 AND r.token = $2 AND r.state = 'running'
 RETURNING r.stop_asked_by;
 
@@ -339,11 +349,15 @@ CROSS JOIN LATERAL (
     ORDER BY p.turn, p."offset"
     LIMIT 1
 ) AS head
-WHERE b.job = $1 AND NOT EXISTS (
-    SELECT FROM tidegate.blocking_letter AS l
+LEFT JOIN LATERAL (
+    SELECT l.turn, l."offset"
+    FROM tidegate.blocking_letter AS l
     WHERE l.job = b.job AND l.topic = b.topic AND l.key = b.key
-        AND (l.turn, l."offset") < (head.turn, head."offset")
-)
+    ORDER BY l.turn, l."offset"
+    LIMIT 1
+) AS letter ON true
+-- Not NOT EXISTS, as in free_keys.
+WHERE b.job = $1 AND b.parked > 0 AND ((letter.turn, letter."offset") < (head.turn, head."offset")) IS NOT TRUE
 ORDER BY b.topic, b.key;
 
 -- name: beginnings

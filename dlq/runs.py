@@ -58,6 +58,9 @@ class Outcome(StrEnum):
     NOT_TRIED = "not_tried"
 
 
+ENDED = (Outcome.RESOLVED, Outcome.ALREADY_PROCESSED, Outcome.SUPERSEDED, Outcome.DISCARDED)
+"""With each of these a letter has come to its end."""
+
 # Resuming tries these again: nothing was found out about them.
 _LEFT = (Outcome.BEHIND, Outcome.NOT_TRIED)
 
@@ -85,7 +88,10 @@ class Wish:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """A run as it stands. `is_stalled`: it has a runner that has not been heard of for too long."""
+    """A run as it stands. `is_stalled`: it has a runner that has not been heard of for too long.
+
+    `parked`: events behind its letters that were dealt with, of which `failed_events` are dead letters now.
+    """
 
     id: int
     job: str
@@ -94,6 +100,7 @@ class Run:
     digest: str
     letters: int
     parked: int
+    failed_events: int
     is_forced: bool
     reason: str
     asked_by: str
@@ -115,6 +122,11 @@ class Run:
         """How many letters a resumed run would still try."""
         return self.undecided + sum(self.outcomes.get(outcome, 0) for outcome in _LEFT)
 
+    @property
+    def is_clean(self) -> bool:
+        """Whether every letter has come to its end, and nothing behind them has failed."""
+        return sum(self.outcomes.get(outcome, 0) for outcome in ENDED) == self.letters and not self.failed_events
+
 
 class Place(NamedTuple):
     """An outstanding letter, and where its record stands."""
@@ -127,11 +139,12 @@ class Place(NamedTuple):
 
 
 class FailureGroup(NamedTuple):
-    """Letters of a run that failed again in the same way."""
+    """Letters of a run that failed again in the same way; the error is that of the `sample`."""
 
     reason: str
     fingerprint: str
     error_class: str
+    error_message: str
     letters: int
     sample: UUID
 
@@ -234,13 +247,14 @@ async def outstanding(connection: Connection, run: int, *, limit: int) -> Sequen
     return [Place(*row) for row in rows]
 
 
-async def hold(connection: Connection, held: Hold, *, parked: int = 0) -> str | None:
+async def hold(connection: Connection, held: Hold, *, parked: int = 0, failed_events: int = 0) -> str | None:
     """In a transaction that decides: the run is still the caller's, and the lease begins anew.
 
-    Returns who asked it to stop, if anybody did. `parked` more events behind its letters have been dealt with. Raises
-    LeaseLost.
+    Returns who asked it to stop, if anybody did. `parked` more events behind its letters have been dealt with, of which
+    so many have failed. Raises LeaseLost.
     """
-    row = await connection.fetchrow(_QUERIES["hold_run"], held.run, held.token, LEASE_SECONDS, parked)
+    arguments = (held.run, held.token, LEASE_SECONDS, parked, failed_events)
+    row = await connection.fetchrow(_QUERIES["hold_run"], *arguments)
     if row is None:
         raise LeaseLost(f"run {held.run} has another runner, or has ended")
     asked: str | None = row["stop_asked_by"]

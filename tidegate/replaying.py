@@ -20,7 +20,7 @@ from dlq.runs import FailureGroup, Hold, Outcome, Run, RunKind, RunState, failur
 from tidegate.app import App
 from tidegate.assembly import Resources, replay_hands
 from tidegate.jobs.declaration import Job, silence_limit_of
-from tidegate.jobs.replays import ENDED, Asked, begin, find_run, refuse_asked, refuse_resuming, resume
+from tidegate.jobs.replays import Asked, begin, find_run, refuse_asked, refuse_resuming, resume
 from tidegate.jobs.selection import part_of
 from tidegate.replay_lease import leased, left_resumable
 from tidegate.supervision import is_set_within
@@ -59,25 +59,15 @@ class ReplayOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayReport:
-    """A run as it stands after this process has worked on it, or has only asked for it (`run.state` is waiting).
-
-    `failed_events`: parked events that failed in this process and are dead letters now.
-    """
+    """A run as it stands after this process has worked on it, or has only asked for it (`run.state` is waiting)."""
 
     run: Run
     failures: Sequence[FailureGroup]
-    failed_events: int = 0
 
     @property
     def waits(self) -> bool:
         """Whether a second person has to agree first."""
         return self.run.state is RunState.WAITING
-
-    @property
-    def is_clean(self) -> bool:
-        """Whether every letter has come to its end, and nothing behind them has failed."""
-        ended = sum(self.run.outcomes.get(outcome, 0) for outcome in ENDED)
-        return ended == self.run.letters and not self.failed_events
 
 
 async def run_replay(
@@ -162,14 +152,14 @@ class _Opened:
             _log.info(logs.REPLAY_STARTED, job=self.job.code, run=run.id, kind=run.kind, letters=run.undecided)
             async with _watched(replay, run.undecided, options, stop), leased(ledger, held, replay):
                 is_done = await replay.run()
-        report = await self.report(held.run, failed_events=replay.tally.failed_events)
+        report = await self.report(held.run)
         _log.info(logs.REPLAY_FINISHED, job=self.job.code, run=run.id, done=is_done, **_plain(report.run.outcomes))
         return report
 
-    async def report(self, run: int, *, failed_events: int = 0) -> ReplayReport:
+    async def report(self, run: int) -> ReplayReport:
         async with self.resources.pool.acquire(timeout=10) as connection:
             failures = await failures_of(connection, run)
-        return ReplayReport(run=await self._read(run), failures=failures, failed_events=failed_events)
+        return ReplayReport(run=await self._read(run), failures=failures)
 
     async def _read(self, run: int) -> Run:
         async with self.resources.pool.acquire(timeout=10) as connection:

@@ -104,7 +104,7 @@ def test_the_instruction_of_a_letter_works_when_pasted(failed: Cli, rows: Rows) 
 
     assert done.returncode == 0, done.stderr
     assert "1 resolved" in done.stdout
-    assert "1 event parked behind them handled" in done.stdout
+    assert "1 parked event taken up" in done.stdout
     assert "replay: 1 of 1 letters" in done.stderr
     assert paid(rows) == {"first": -5, "second": 7}
     assert [row["state"] for row in rows("SELECT state FROM tidegate.dead_letter")] == ["resolved"]

@@ -95,8 +95,8 @@ async def test_the_report_says_what_failed_behind_the_letters_too(bench: Bench, 
 
     report = await runner_of(pool, database, not_the_second).replay()
 
-    assert (dict(report.run.outcomes), report.run.parked, report.failed_events) == ({Outcome.RESOLVED: 1}, 1, 1)
-    assert (report.is_clean, report.run.state, report.run.left) == (False, RunState.DONE, 0)
+    assert (dict(report.run.outcomes), report.run.parked, report.run.failed_events) == ({Outcome.RESOLVED: 1}, 1, 1)
+    assert (report.run.is_clean, report.run.state, report.run.left) == (False, RunState.DONE, 0)
     assert await bench.parked() == ["e2"]
 
 
@@ -125,7 +125,7 @@ async def test_a_run_stays_its_runners_while_one_batch_takes_long(
 
     report = await runner_of(pool, database, until_renewed).replay()
 
-    assert report.is_clean
+    assert report.run.is_clean
 
 
 async def test_a_stop_is_heard_before_a_batch_begins(bench: Bench, pool: Pool, database: str) -> None:
@@ -137,10 +137,10 @@ async def test_a_stop_is_heard_before_a_batch_begins(bench: Bench, pool: Pool, d
     stopped = await runner.replay()
 
     assert (stopped.run.state, dict(stopped.run.outcomes)) == (RunState.STOPPED, {Outcome.NOT_TRIED: 2})
-    assert (stopped.is_clean, await runner.states()) == (False, ["dead", "dead"])
+    assert (stopped.run.is_clean, await runner.states()) == (False, ["dead", "dead"])
     runner.stop.clear()
     resumed = await runner.resume()
-    assert (resumed.is_clean, dict(resumed.run.outcomes)) == (True, {Outcome.RESOLVED: 2})
+    assert (resumed.run.is_clean, dict(resumed.run.outcomes)) == (True, {Outcome.RESOLVED: 2})
     assert runner.progress[-1] == ReplayProgress(2, 2, 0)
 
 
@@ -186,7 +186,7 @@ async def test_a_run_is_left_resumable_whatever_ends_it(make_road: MakeRoad, poo
 
         assert (await runner.run_state(), await runner.states()) == ("stopped", ["dead"])
         sink.is_defective = False
-        assert (await runner.resume()).is_clean
+        assert (await runner.resume()).run.is_clean
         assert sink.rows() == {"k": {"n": 1}}
 
 
@@ -200,7 +200,7 @@ async def test_a_letter_that_newer_events_have_overtaken_changes_nothing(
 
         report = await runner.replay()
 
-        assert (report.is_clean, dict(report.run.outcomes)) == (True, {Outcome.SUPERSEDED: 1})
+        assert (report.run.is_clean, dict(report.run.outcomes)) == (True, {Outcome.SUPERSEDED: 1})
         assert sink.rows() == {"k": {"n": 2}}
         assert await runner.states() == ["superseded"]
 

@@ -12,9 +12,9 @@ import pytest
 from dlq.runs import FailureGroup, Outcome, Run, RunKind, RunState
 from dlq.states import LetterState
 from tidegate.commands.dlq_run import go
-from tidegate.commands.dlq_run_output import next_commands, plain_run, shown_progress, state_of, told_report, told_run
+from tidegate.commands.dlq_run_output import next_commands, plain_run, shown_progress, state_of, told_run
 from tidegate.commands.dlq_words import How, Words
-from tidegate.replaying import ReplayProgress, ReplayReport
+from tidegate.replaying import ReplayProgress
 from tidegate_kernel.errors import Misconfigured, Reason
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -29,6 +29,7 @@ def run_of(**more: Any) -> Run:
         "digest": "d",
         "letters": 10,
         "parked": 0,
+        "failed_events": 0,
         "is_forced": False,
         "reason": "mended",
         "asked_by": "anna",
@@ -96,15 +97,15 @@ def test_words_that_contradict_each_other_are_refused(words: Words, more: dict[s
 def test_the_lines_about_a_run_add_up() -> None:
     """Whoever reads them must not have to look for what is missing."""
     outcomes = {Outcome.RESOLVED: 6, Outcome.FAILED: 2, Outcome.BEHIND: 1}
-    group = FailureGroup("rejected", "f", "Rejected", 2, UUID(int=1))
+    group = FailureGroup("rejected", "f", "Rejected", "no such account", 2, UUID(int=1))
 
     lines = list(told_run(run_of(outcomes=outcomes, parked=1234), [group]))
 
     counted = [int(line.split()[0]) for line in lines[1:5]]
     assert (counted, sum(counted)) == ([6, 2, 1, 1], 10)
     assert "1 undecided" in lines[4]
-    assert "1,234 events parked behind them handled" in lines[5]
-    assert "2 failed with rejected f" in lines[6]
+    assert lines[5] == "  1,234 parked events taken up"
+    assert "2 failed with rejected f: Rejected: no such account (as " in lines[6]
     assert lines[7] == "next: tidegate dlq replay --resume 17"
     told = plain_run(run_of(outcomes=outcomes))
     assert sum(told["outcomes"].values()) + told["undecided"] == told["letters"]
@@ -114,11 +115,12 @@ def test_events_that_failed_in_their_turn_are_told_with_where_they_are() -> None
     """The run's letters may all have ended well, and the exit code is 1: why, and what to type, stands below."""
     outcomes = {Outcome.DISCARDED: 10}
 
-    *_, one = told_report(ReplayReport(run=run_of(outcomes=outcomes), failures=[], failed_events=1))
-    *_, two = told_report(ReplayReport(run=run_of(outcomes=outcomes), failures=[], failed_events=2))
+    *_, one = told_run(run_of(outcomes=outcomes, parked=1, failed_events=1), [])
+    *_, two = told_run(run_of(outcomes=outcomes, parked=9, failed_events=2), [])
 
-    assert one == "1 event parked behind them failed and is a dead letter now: 'tidegate dlq list --job ledger'"
-    assert two == "2 events parked behind them failed and are dead letters now: 'tidegate dlq list --job ledger'"
+    where = "now: 'tidegate dlq list --job ledger'"
+    assert one == f"  1 parked event taken up, of which 1 failed and is a dead letter {where}"
+    assert two == f"  9 parked events taken up, of which 2 failed and are dead letters {where}"
 
 
 @pytest.mark.parametrize(
@@ -142,16 +144,15 @@ def test_each_state_of_a_run_has_its_next_commands(run: Run, state: str, command
     assert (state_of(run), list(next_commands(run))) == (state, commands)
 
 
-def test_a_report_is_clean_when_all_came_to_an_end_and_nothing_behind_them_failed() -> None:
+def test_a_run_is_clean_when_all_came_to_an_end_and_nothing_behind_them_failed() -> None:
     """The exit code is this: a script goes on only if nobody has to look again."""
     ended = {Outcome.RESOLVED: 4, Outcome.ALREADY_PROCESSED: 2, Outcome.SUPERSEDED: 2, Outcome.DISCARDED: 2}
 
-    assert ReplayReport(run=run_of(outcomes=ended), failures=[]).is_clean
-    assert not ReplayReport(run=run_of(outcomes=ended), failures=[], failed_events=1).is_clean
+    assert run_of(outcomes=ended).is_clean
+    assert not run_of(outcomes=ended, failed_events=1).is_clean
     for left in (Outcome.FAILED, Outcome.REFUSED, Outcome.BEHIND, Outcome.NOT_TRIED):
-        outcomes = ended | {Outcome.RESOLVED: 3, left: 1}
-        assert not ReplayReport(run=run_of(outcomes=outcomes), failures=[]).is_clean
-    assert not ReplayReport(run=run_of(outcomes={Outcome.RESOLVED: 9}), failures=[]).is_clean
+        assert not run_of(outcomes=ended | {Outcome.RESOLVED: 3, left: 1}).is_clean
+    assert not run_of(outcomes={Outcome.RESOLVED: 9}).is_clean
 
 
 def test_progress_is_a_line_for_each_tenth(capsys: pytest.CaptureFixture[str]) -> None:

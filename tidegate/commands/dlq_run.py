@@ -17,7 +17,7 @@ from dlq.runs import RunKind
 from tidegate.app import App
 from tidegate.commands.dlq_filters import letter_id
 from tidegate.commands.dlq_import import plain_import
-from tidegate.commands.dlq_run_output import counted, plain_plan, plain_report, shown_progress, told_plan, told_report
+from tidegate.commands.dlq_run_output import counted, plain_plan, plain_report, shown_progress, told_plan, told_run
 from tidegate.commands.dlq_words import How, Words, refuse_contradictions
 from tidegate.commands.loading import load_app
 from tidegate.commands.options import actor_of, print_json, say, settings_of, tell, wait_for
@@ -176,8 +176,8 @@ def _do(asking: _Asking) -> None:
     if asking.how.as_json:
         print_json(plain_report(report))
     else:
-        tell(*told_report(report))
-    if not report.is_clean and not report.waits:
+        tell(*told_run(report.run, report.failures))
+    if not report.run.is_clean and not report.waits:
         raise typer.Exit(_LEFT)
 
 

@@ -64,30 +64,28 @@ def plain_plan(plan: ReplayPlan) -> dict[str, Any]:
     return told | {"scopes": scopes}
 
 
-def told_report(report: ReplayReport) -> Iterator[str]:
-    """Lines about what a run has come to; the numbers add up to its letters."""
-    yield from told_run(report.run, report.failures)
-    if report.failed_events:
-        dead = "is a dead letter" if report.failed_events == 1 else "are dead letters"
-        failed = counted(report.failed_events, "event")
-        yield f"{failed} parked behind them failed and {dead} now: 'tidegate dlq list --job {report.run.job}'"
-
-
 def told_run(run: Run, failures: Sequence[FailureGroup]) -> Iterator[str]:
-    """Lines about a run, and what to type next."""
+    """Lines about a run, and what to type next; the numbers add up to its letters."""
     yield f"run {run.id}, {run.kind} of {counted(run.letters, 'letter')} of job {run.job!r}: {state_of(run)}"
     for outcome, letters in _in_order(run.outcomes):
         yield f"  {letters:,} {_WORDS[outcome]}"
     if run.undecided:
         yield f"  {run.undecided:,} undecided"
     if run.parked:
-        yield f"  {counted(run.parked, 'event')} parked behind them handled"
+        yield f"  {counted(run.parked, 'parked event')} taken up{_told_failed_events(run)}"
     for each in failures:
         yield (
-            f"  {each.letters:,} failed with {each.reason} {each.fingerprint}: {each.error_class} (as {each.sample}: "
-            f"'tidegate dlq show {each.sample}')"
+            f"  {each.letters:,} failed with {each.reason} {each.fingerprint}: {each.error_class}: "
+            f"{each.error_message} (as {each.sample}: 'tidegate dlq show {each.sample}')"
         )
     yield from (f"next: {command}" for command in next_commands(run))
+
+
+def _told_failed_events(run: Run) -> str:
+    if not run.failed_events:
+        return ""
+    dead = "is a dead letter" if run.failed_events == 1 else "are dead letters"
+    return f", of which {run.failed_events:,} failed and {dead} now: 'tidegate dlq list --job {run.job}'"
 
 
 def told_origin(run: Run) -> Iterator[str]:
@@ -137,8 +135,7 @@ def plain_run(run: Run, failures: Sequence[FailureGroup] | None = None) -> dict[
 
 def plain_report(report: ReplayReport) -> dict[str, Any]:
     """A report for JSON."""
-    told = plain_run(report.run, report.failures)
-    return {"is_done": report.is_clean, "run": told, "failed_events": report.failed_events}
+    return {"is_done": report.run.is_clean, "run": plain_run(report.run, report.failures)}
 
 
 def print_runs(runs: Sequence[Run]) -> None:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from dlq import runs
-from dlq.runs import Hold, Outcome, RunKind, Wish
+from dlq.runs import Hold, RunKind, Wish
 from tidegate_kernel.audit import permitted, refuse_early
 from tidegate_kernel.errors import Conflict, Misconfigured
 from tidegate_kernel.event import JobCode, JobId, Scope
@@ -21,9 +21,6 @@ from tidegate_kernel.postgres import Connection, Pool, translated_errors
 from tidegate_kernel.queries import load_queries
 
 _QUERIES = load_queries("tidegate.jobs")
-
-ENDED = (Outcome.RESOLVED, Outcome.ALREADY_PROCESSED, Outcome.SUPERSEDED, Outcome.DISCARDED)
-"""With each of these a letter has come to its end."""
 
 _ACTIONS = {RunKind.REPLAY: Action.DLQ_REPLAY, RunKind.DISCARD: Action.DLQ_DISCARD}
 

@@ -9,6 +9,7 @@ CREATE TABLE tidegate.replay (
     digest text NOT NULL,
     letters integer NOT NULL,
     parked bigint NOT NULL DEFAULT 0,
+    failed_events bigint NOT NULL DEFAULT 0,
     is_forced boolean NOT NULL DEFAULT false,
     reason text NOT NULL,
     asked_by text NOT NULL,
