@@ -92,7 +92,7 @@ COMMANDS: dict[Action, Typed] = {
         _PAUSED + "UPDATE tidegate.position SET topic_id = gen_random_uuid() WHERE partition = 0 AND run = 0",
     ),
     Action.FLOOD_RELEASE: Typed("flood release ledger --until-end --reason tests --yes", _FLOODED),
-    Action.PROJECTION_RESET: Typed("projections reset search --reason tests --yes", _SEARCH_PAUSED),
+    Action.PROJECTION_RESET: Typed("projections reset search --accept-gap --reason tests --yes", _SEARCH_PAUSED),
     Action.PROJECTION_RERENDER: Typed(
         "projections rerender totals --app folding:app --reason tests --yes",
         "INSERT INTO tidegate.job (service, code, generation, claim_rule) SELECT service || '-folding', 'totals', 1, "

@@ -19,7 +19,7 @@ from tidegate.backfilling import BackfillOptions, BackfillReport, BackfillStart,
 from tidegate.console.stands import logs_of
 from tidegate.jobs.declaration import FoldJob, Job, ProjectionJob, SinkJob
 from tidegate.jobs.rerendering import plan_rerender, rerender
-from tidegate_kernel.audit import permitted
+from tidegate_kernel.audit import permitted, refuse_early
 from tidegate_kernel.errors import Denied, Misconfigured, Transient
 from tidegate_kernel.event import TopicPartition
 from tidegate_kernel.permissions import Action, Actor, Deed
@@ -109,20 +109,26 @@ async def reset_projection(
     while the job is not paused or something else works on it; Misconfigured for a gap that is not accepted; else as
     `run_backfill`. What was done is in the audit before anything is dropped.
     """
-    _require_accepted(plan, options)
     told = {"documents": plan.documents, "accepted_gaps": dict(plan.gaps)}
     deed = Deed(Action.PROJECTION_RESET, app.group(plan.job.job_code), reason.strip(), told)
     dsn = settings.postgres_dsn.get_secret_value()
-    async with connect(dsn) as connection, permitted(connection, actor, deed) as transaction:
-        await transaction.fetchval(_QUERIES["lock_job"], app.service, plan.job.code)
-        if obstacles := await _obstacles(transaction, app, plan.job):
-            raise Denied(f"the reset of {plan.job.code!r} is refused: {'; '.join(obstacles)}")
+    async with connect(dsn) as connection:
+        await refuse_early(connection, actor, deed)
+        _require_accepted(plan, options)
+        await _permit(connection, app, plan, actor, deed)
     async with plan.job.sink.open(settings) as sink:
         await sink.reset()
     if isinstance(plan.job, FoldJob):
         return ResetReport(states=await _render_again(app, settings, plan.job, actor, reason))
     options.start, options.abandon = BackfillStart(is_beginning=True), True
     return ResetReport(await run_backfill(app, settings, plan.job.code, options, actor=actor, stop=stop))
+
+
+async def _permit(connection: Connection, app: App, plan: ResetPlan, actor: Actor, deed: Deed) -> None:
+    async with permitted(connection, actor, deed) as transaction:
+        await transaction.fetchval(_QUERIES["lock_job"], app.service, plan.job.code)
+        if obstacles := await _obstacles(transaction, app, plan.job):
+            raise Denied(f"the reset of {plan.job.code!r} is refused: {'; '.join(obstacles)}")
 
 
 async def _render_again(app: App, settings: Settings, job: Job, actor: Actor, reason: str) -> int:
