@@ -14,7 +14,7 @@ from consumers.positions import Position, Positions
 from inbox.store import claims_since
 from tidegate.assembly import JobParts, Resources
 from tidegate.jobs.checkpoints import read_checkpoint
-from tidegate.jobs.declaration import ConsumerJob, FoldJob, Job
+from tidegate.jobs.declaration import FoldJob, Job, acts_once
 from tidegate_kernel.errors import Misconfigured
 from tidegate_kernel.event import LIVE, TopicPartition
 from tidegate_kernel.kafka import open_reader
@@ -43,7 +43,7 @@ class BackfillStart:
 class BackfillOptions:
     """How to go about it. `on_progress` is called several times a second; `on_wait` with what is waited for.
 
-    `beyond_horizon`: a ConsumerJob acts again on events whose claims are forgotten.
+    `beyond_horizon`: a job that acts once acts again on events whose claims are forgotten.
     """
 
     start: BackfillStart
@@ -74,8 +74,8 @@ def refuse_fold(job: Job) -> None:
 async def plan(live: JobParts, resources: Resources, options: BackfillOptions) -> Plan:
     """What is to be read. Nothing is written yet.
 
-    Raises Misconfigured for an unknown checkpoint, a re-created topic, a gap that is not accepted, or a ConsumerJob's
-    range that begins before its horizon.
+    Raises Misconfigured for an unknown checkpoint, a re-created topic, a gap that is not accepted, or a range of a job
+    that acts once and that begins before its horizon.
     """
     planned = await _ranges(live, resources, options.start)
     if planned.gaps and not options.accept_gap:
@@ -83,7 +83,7 @@ async def plan(live: JobParts, resources: Resources, options: BackfillOptions) -
         raise Misconfigured(
             f"gap: retention removed records after {options.start.spell()!r}: {told}; --accept-gap goes on"
         )
-    if isinstance(live.job, ConsumerJob) and not options.beyond_horizon:
+    if acts_once(live.job) and not options.beyond_horizon:
         await _refuse_forgotten(live, resources, planned.starts)
     return planned
 

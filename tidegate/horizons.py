@@ -9,7 +9,7 @@ import structlog
 
 from inbox.store import keep_horizon
 from tidegate.assembly import JobParts
-from tidegate.jobs.declaration import ConsumerJob, FoldJob, Job
+from tidegate.jobs.declaration import Job, acts_once
 from tidegate_kernel import logs
 from tidegate_kernel.errors import Misconfigured, Transient
 from tidegate_kernel.kafka_retention import Retention, read_retention
@@ -48,10 +48,10 @@ def horizon_of(job: Job, retention: Mapping[str, Retention]) -> timedelta | None
     """
     if job.dedupe_horizon is None:
         # A projection's writes carry versions: its claims only count repeats.
-        return _as_long_as_kafka(job, retention) if isinstance(job, ConsumerJob | FoldJob) else _AT_LEAST
+        return _as_long_as_kafka(job, retention) if acts_once(job) else _AT_LEAST
     if job.dedupe_horizon == timedelta.max:
         return None
-    if isinstance(job, ConsumerJob | FoldJob) and not job.accept_short_horizon:
+    if acts_once(job) and not job.accept_short_horizon:
         _require_retention_within(job, job.dedupe_horizon, retention)
     return job.dedupe_horizon
 

@@ -26,7 +26,7 @@ from tidegate import App, CloudEvents, Event, Json, ProjectionJob, Topic, Upsert
 from tidegate.assembly import JobParts, Resources, assemble, live_loop
 from tidegate.testing.memory import MemoryBroker
 from tidegate_kernel.clock import SystemClock
-from tidegate_kernel.event import TopicPartition
+from tidegate_kernel.event import LIVE, RunId, TopicPartition
 from tidegate_kernel.metrics import Metrics
 from tidegate_kernel.postgres import Pool
 from tidegate_kernel.settings import Settings
@@ -74,11 +74,11 @@ class Counted:
             retry=_SOON,
         )
 
-    async def parts(self, sink: StableSink, *, batch_size: int) -> JobParts:
+    async def parts(self, sink: StableSink, *, batch_size: int, run: RunId = LIVE) -> JobParts:
         job = self.job(batch_size)
         app = App(service="tests", owner="tests", jobs=[job])
         resources = Resources(self.settings, self.pool, SystemClock(), Metrics(), ThreadPoolExecutor(1), "tests")
-        return await assemble(app, job, resources, sink=sink)
+        return await assemble(app, job, resources, sink=sink, run=run)
 
     def sell(self, *cents: int, ids: Sequence[str] | None = None) -> None:
         """Sales stand at the end of the log, each an event of its own unless `ids` says otherwise."""

@@ -9,14 +9,18 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from dlq.runs import Outcome
 from projections.clickhouse import ClickHouse
 from projections.stable import StableSink
 from tests.integration.counted import PARTITION, Counted, CutAt, Meddling, Sold, counted_sales, sale
+from tests.integration.replay_bench import ReplayBench
 from tidegate import Event, Rejected, Upsert
 from tidegate.stack.names import StackAddresses
 from tidegate_kernel.errors import Misconfigured, StaleOwner, Transient
+from tidegate_kernel.event import RunId
 from tidegate_kernel.postgres import Pool
 
 pytestmark = pytest.mark.servers
@@ -205,6 +209,29 @@ async def test_what_failed_in_a_range_fails_when_newer_code_applies_it_again(
     assert await sales.counted() == ((2, 5) if has_landed else (1, 1))
 
 
+def doubling(event: Event[Sold]) -> Upsert:
+    """A later release, by which every sale has twice the cents."""
+    return sale(msgspec.structs.replace(event, data=Sold(event.data.n, event.data.cents * 2)))
+
+
+async def test_newer_code_counts_a_range_that_had_landed_no_second_time(sales: Counted, sink: StableSink) -> None:
+    """G2: the name says which range it is, never what is in it: rows that a later release computes otherwise are still
+    the same events."""
+    sales.sell(1, 2, 3)
+    dying = Meddling(sink)
+    dying.after = killed
+    owner = await sales.parts(dying, batch_size=3)
+    with pytest.raises(Killed):
+        await owner.pipeline.handle(await sales.batch(owner, 3))
+
+    sales.function = doubling
+    await sales.catch_up(sink, batch_size=3)
+
+    assert await sales.letters() == []
+    assert await sales.counted() == (3, 6)
+    assert await sales.shown() == (3, 6)
+
+
 async def test_range_waits_whole_while_a_tenant_in_it_is_paused(sales: Counted, sink: StableSink) -> None:
     """A range that was begun is not cut before the paused tenant's record: its halves would have other names."""
     sales.sell(1, 2, 3)
@@ -256,6 +283,44 @@ async def test_range_that_retention_or_compaction_has_thinned_is_applied_as_it_i
     await sales.catch_up(sink, batch_size=1, end=3)
 
     assert await sales.counted() == (3, 6)
+
+
+async def test_letter_that_is_replayed_counts_once_also_after_a_lost_answer(
+    sales: Counted, sink: StableSink, database: str
+) -> None:
+    """Case 97, G8: a replay inserts each letter under a name of its own, and repeats it under the same."""
+    sales.sell(1, 2, 4)
+    sales.function = rejecting(0, 1)
+    await sales.catch_up(sink, batch_size=3)
+    assert (await sales.letters(), await sales.counted()) == ([0, 1], (1, 4))
+    sales.function, deaf, answers = sale, Meddling(sink), iter([False, True, False])
+
+    async def no_answer() -> None:
+        if not next(answers, True):
+            raise Transient("no answer in time")
+
+    deaf.after = no_answer
+    replays = ReplayBench(sales.pool, database, sales.job(3), sink=deaf)
+
+    outcomes = await replays.replay()
+
+    assert outcomes == {Outcome.RESOLVED: 2}
+    assert len(deaf.names) > len(set(deaf.names)) == 2
+    assert await sales.counted() == (3, 7)
+
+
+async def test_backfill_repairs_and_counts_nothing_again(sales: Counted, sink: StableSink) -> None:
+    """What was claimed is counted: a backfill has what is left, as that of a job with handlers."""
+    sales.sell(1, 2, 4)
+    await sales.catch_up(sink, batch_size=2)
+    parts = await sales.parts(sink, batch_size=3, run=RunId(1))
+    await sales.pool.execute("DELETE FROM tidegate.inbox WHERE ctid = (SELECT max(ctid) FROM tidegate.inbox)")
+    batch = await sales.batch(parts, 3)
+
+    outcome = await parts.pipeline.handle(batch)
+
+    assert (outcome.applied, outcome.duplicates) == (1, 2)
+    assert (await sales.counted())[0] == 4  # the claim that was taken away is the one that counts again
 
 
 async def test_view_that_refuses_a_block_makes_it_wait_and_count_once(sales: Counted, sink: StableSink) -> None:

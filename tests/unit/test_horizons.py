@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 import msgspec
 import pytest
 
 from projections.memory import MemorySink
-from tidegate import App, CloudEvents, ConsumerJob, Event, Json, ProjectionJob, Topic, handle, on
+from tidegate import App, ClickHouse, CloudEvents, ConsumerJob, Event, Json, ProjectionJob, Topic, handle, on
 from tidegate.horizons import horizon_of
 from tidegate.jobs.declaration import Job
 from tidegate_kernel.errors import Misconfigured
@@ -58,6 +59,12 @@ def projection(horizon: timedelta | None = None) -> ProjectionJob:
     )
 
 
+def counting() -> ProjectionJob:
+    """A projection of a table that feeds materialized views."""
+    columns = {"id": "String"}
+    return replace(projection(), sink=ClickHouse(table="t", columns=columns, order_by=("id",), stable_batches=True))
+
+
 @pytest.mark.parametrize(
     "retention, horizon",
     [(Retention(DAY, DAY), 14 * DAY), (WEEK, 15 * DAY), (MONTH, 38 * DAY), (UNLIMITED, None), (COMPACTED, None)],
@@ -68,6 +75,13 @@ def test_without_a_word_ids_are_remembered_longer_than_records_live(
     """Case 78: retention, the segment that may outlive it, a day; two weeks at least; for ever where Kafka keeps for
     ever."""
     assert horizon_of(consumer(), {"orders": retention}) == horizon
+
+
+def test_projection_that_something_counts_remembers_as_long_as_records_live() -> None:
+    """Case 97: its claims gate what is written, so one that is forgotten doubles a sum."""
+    assert horizon_of(counting(), {"orders": MONTH}) == horizon_of(consumer(), {"orders": MONTH})
+    with pytest.raises(Misconfigured, match="acts twice"):
+        horizon_of(replace(counting(), dedupe_horizon=DAY), {"orders": WEEK})
 
 
 def test_longest_topic_counts() -> None:

@@ -163,6 +163,15 @@ OnceJob: TypeAlias = ConsumerJob | FoldJob[Any]
 SinkJob: TypeAlias = ProjectionJob | FoldJob[Any]
 """Jobs whose readers ask a sink."""
 
+
+def acts_once(job: Job) -> bool:
+    """Whether a claim decides that an event acts: what other projections write may be written again.
+
+    So it is of a projection whose sink takes stable batches, which something counts.
+    """
+    return not isinstance(job, ProjectionJob) or bool(getattr(job.sink, "stable_batches", False))
+
+
 # Projections and folds have no handlers: their transactions hold nothing but statements.
 _SILENCE_OF_STATEMENTS = timedelta(seconds=60)
 
