@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from projections.writes import Write
 from tidegate_kernel.errors import Reason
@@ -83,6 +83,15 @@ class Sink(Protocol):
 
     async def probe(self) -> bool:
         """Whether a fresh request reaches the store: tells an outage from a bad batch."""
+
+
+@runtime_checkable
+class PacedSink(Protocol):
+    """A sink that sends fewer requests at once while its store is overloaded."""
+
+    @property
+    def request_limit(self) -> int:
+        """How many may be under way at the moment."""
 
 
 class SinkDeclaration(Protocol):

@@ -35,7 +35,7 @@ from inbox.store import register_job
 from projections.folds.codec import StateCodec
 from projections.folds.dirty import DirtyKeys
 from projections.folds.renderer import Projection, Renderer
-from projections.sink import Sink
+from projections.sink import PacedSink, Sink
 from projections.stable import StableSink
 from projections.visibility_unseen import Unseen
 from tidegate.app import App
@@ -103,6 +103,9 @@ async def assemble(app: App, job: Job, resources: Resources, *, sink: Sink | Non
     renderer = _renderer(app, job, resources, number, sink) if isinstance(job, FoldJob) else None
     if isinstance(job, ProjectionJob | FoldJob):
         resources.metrics.freshness_sla.labels(job.code).set(job.freshness_sla.total_seconds())
+    if isinstance(sink, PacedSink):
+        paced = sink
+        resources.metrics.sink_request_limit.labels(job.code).set_function(lambda: paced.request_limit)
     outages = _outages(job, resources, _probes(app, job, resources.settings, sink))
     decoder = decoder_of(job)
     parking = _parking(job, ledger)

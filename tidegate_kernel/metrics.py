@@ -112,6 +112,9 @@ class Metrics:
         self.fold_oldest = self._job_gauge(
             "fold_oldest_dirty_seconds", "How long the first dirty key has waited to be rendered; 0 without one."
         )
+        self.sink_request_limit = self._job_gauge(
+            "sink_request_limit", "Requests that may be under way to the sink at once; shrinks while it is overloaded."
+        )
         self.freshness_sla = Gauge(
             "tidegate_freshness_sla_seconds",
             "How far behind readers may be, as declared.",
