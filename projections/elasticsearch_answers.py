@@ -92,6 +92,14 @@ def failure_type(body: Any) -> str:
         return ""
 
 
+def is_overload(status: int, body: Any) -> bool:
+    """Whether an answer says, of the whole request or of an item, that there is too much to do."""
+    if status == 429:
+        return True
+    items = body.get("items", ()) if isinstance(body, dict) and body.get("errors") else ()
+    return any(answer.get("status") == 429 for item in items for answer in item.values())
+
+
 def without_payload(error_type: str, reason: str | None) -> str:
     """Error type and the start of its reason, up to where Elasticsearch begins to quote the document."""
     plain = _POSITION.sub("", reason or "")

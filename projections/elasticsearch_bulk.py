@@ -9,7 +9,16 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from projections.elasticsearch_answers import BulkAnswer, Item, Verdict, classify, failure_type, without_payload
+from projections.concurrency import Concurrency
+from projections.elasticsearch_answers import (
+    BulkAnswer,
+    Item,
+    Verdict,
+    classify,
+    failure_type,
+    is_overload,
+    without_payload,
+)
 from projections.sink import Applied, Refusal
 from tidegate_kernel.clock import Clock
 from tidegate_kernel.errors import Misconfigured, Reason, Transient
@@ -46,11 +55,20 @@ class _Round:
 class BulkWriter:
     """Applies encoded writes through `post`; used by several lanes at once."""
 
-    def __init__(self, index: str, post: Post, *, clock: Clock, max_request_bytes: int) -> None:
+    def __init__(
+        self,
+        index: str,
+        post: Post,
+        *,
+        clock: Clock,
+        max_request_bytes: int,
+        concurrency: Concurrency | None = None,
+    ) -> None:
         self._index = index
         self._post = post
         self._clock = clock
         self._max_request_bytes = max_request_bytes
+        self._concurrency = concurrency or Concurrency(clock)
 
     async def apply(self, lines: Sequence[bytes]) -> Applied:
         """All of `lines` but the refused ones are in. Only what Elasticsearch put off is sent again.
@@ -78,7 +96,11 @@ class BulkWriter:
 
     async def _send_request(self, lines: Sequence[bytes], numbers: Sequence[int], result: _Round) -> None:
         body = b"".join([lines[number] for number in numbers])
-        answer = await self._post(body)
+        async with self._concurrency.slot() as request:
+            answer = await self._post(body)
+            request.answered()
+            if is_overload(answer.status, answer.body):
+                request.refused()
         if answer.status == 200:
             self._read_items(numbers, answer.body, result)
         elif answer.status != 413:

@@ -13,6 +13,7 @@ from elastic_transport import AiohttpHttpNode
 from elasticsearch import ApiError, AsyncElasticsearch, TransportError
 
 from projections.authority import authority_file
+from projections.concurrency import Concurrency
 from projections.elasticsearch_answers import BulkSerializer
 from projections.elasticsearch_bulk import Answer, BulkWriter
 from projections.elasticsearch_errors import translated
@@ -85,9 +86,18 @@ class ElasticsearchSink:
         self._bulk_path = f"/{declared.write_alias}/_bulk?{_BULK_QUERY}"
         self._max_document_bytes = declared.max_document_bytes
         self._clock = clock or SystemClock()
+        self._concurrency = Concurrency(self._clock)
         self._writer = BulkWriter(
-            declared.index, self._post, clock=self._clock, max_request_bytes=declared.max_request_bytes
+            declared.index,
+            self._post,
+            clock=self._clock,
+            max_request_bytes=declared.max_request_bytes,
+            concurrency=self._concurrency,
         )
+
+    @property
+    def request_limit(self) -> int:
+        return self._concurrency.limit
 
     async def prepare(self) -> None:
         await self._index.prepare()

@@ -103,9 +103,7 @@ async def assemble(app: App, job: Job, resources: Resources, *, sink: Sink | Non
     renderer = _renderer(app, job, resources, number, sink) if isinstance(job, FoldJob) else None
     if isinstance(job, ProjectionJob | FoldJob):
         resources.metrics.freshness_sla.labels(job.code).set(job.freshness_sla.total_seconds())
-    if isinstance(sink, PacedSink):
-        paced = sink
-        resources.metrics.sink_request_limit.labels(job.code).set_function(lambda: paced.request_limit)
+    _show_request_limit(job, sink, resources.metrics)
     outages = _outages(job, resources, _probes(app, job, resources.settings, sink))
     decoder = decoder_of(job)
     parking = _parking(job, ledger)
@@ -189,6 +187,11 @@ async def _register(app: App, job: Job, pool: Pool) -> JobId:
 def _unseen(job: Job, run: RunId) -> Unseen | None:
     """A backfill's writes are refreshed, too, and are nobody's freshness."""
     return Unseen() if isinstance(job, ProjectionJob | FoldJob) and run == LIVE else None
+
+
+def _show_request_limit(job: Job, sink: object, metrics: Metrics) -> None:
+    if isinstance(sink, PacedSink):
+        metrics.sink_request_limit.labels(job.code).set_function(lambda: sink.request_limit)
 
 
 def _steward(job: Job, resources: Resources, number: JobId, run: RunId) -> Steward:

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from projections.concurrency import Concurrency
 from projections.elasticsearch_answers import BulkSerializer, Verdict, classify, without_payload
 from projections.elasticsearch_bulk import Answer, BulkWriter
 from projections.sink import Refusal
@@ -273,3 +274,109 @@ def test_refusals_sort_by_their_place_in_the_batch() -> None:
     refusals: Sequence[Refusal] = [Refusal(2, Reason.TOO_LARGE, ""), Refusal(1, Reason.TOO_LARGE, "")]
 
     assert [refusal.index for refusal in sorted(refusals)] == [1, 2]
+
+
+# One answer with every outcome there is (Case 86): what each means, and that nothing but the put off travels again.
+BLOCKED = {"status": 429, "error": {"type": "cluster_block_exception", "reason": "index [orders-g1] blocked"}}
+MAPPER = {"status": 400, "error": {"type": "mapper_parsing_exception", "reason": "failed to parse"}}
+ARGUMENT = {"status": 400, "error": {"type": "illegal_argument_exception", "reason": "id is too long"}}
+STRICT = {
+    "status": 400,
+    "error": {
+        "type": "strict_dynamic_mapping_exception",
+        "reason": "mapping set to strict, dynamic introduction of [x] within [_doc] is not allowed",
+    },
+}
+BIG = {"status": 413, "error": {"type": "request_entity_too_large", "reason": "too large"}}
+UNKNOWN = {"status": 418, "error": {"type": "something_new_exception", "reason": "?"}}
+
+
+async def test_one_answer_with_every_outcome() -> None:
+    """Case 86: taken, stale, refused and put off stand side by side; each goes its own way and the batch ends."""
+    outcomes: list[dict[str, Any]] = [
+        OK,
+        {"status": 201},
+        FULL,
+        STALE,
+        MAPPER,
+        MISFIT,
+        ARGUMENT,
+        STRICT,
+        NO_SHARD,
+        BIG,
+        BLOCKED,
+        UNKNOWN,
+    ]
+    server, clock = Server(items(*outcomes), TAKEN), StillClock()
+
+    applied = await writer(server, clock=clock).apply([b"%d\n" % n for n in range(12)])
+
+    assert server.bodies[1:] == [b"2\n8\n10\n11\n"]
+    assert applied.stale_at == {3}
+    assert [(each.index, each.reason) for each in applied.refused] == [
+        (4, Reason.INVALID_DOCUMENT),
+        (5, Reason.INVALID_DOCUMENT),
+        (6, Reason.INVALID_DOCUMENT),
+        (7, Reason.INVALID_DOCUMENT),
+        (9, Reason.TOO_LARGE),
+    ]
+    assert len(clock.slept) == 1
+
+
+async def test_twice_too_busy_and_then_taken_is_three_calls_and_no_error() -> None:
+    """Case 87: 429, 429, 200. Waits grow, and stay within their bounds."""
+    server, clock = Server(whole(429, "es_rejected_execution_exception"), items(FULL, OK), TAKEN), StillClock()
+
+    applied = await writer(server, clock=clock).apply([b"a\n", b"b\n"])
+
+    assert server.bodies == [b"a\nb\n", b"a\nb\n", b"a\n"]
+    assert (applied.refused, applied.stale) == ((), 0)
+    first, second = clock.slept
+    assert 0.05 <= first <= 0.1
+    assert 0.2 <= second <= 0.4
+
+
+async def test_limit_below_a_single_write_ends() -> None:
+    """Case 93: a server, or a proxy, that takes nothing at all: each write alone is refused once, none for ever."""
+    server = Server(*[whole(413)] * 20)
+
+    applied = await writer(server).apply([b"a\n", b"b\n", b"c\n", b"d\n"])
+
+    assert len(server.bodies) == 7
+    assert [each.index for each in applied.refused] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("answer", [whole(429), items(OK, FULL)])
+async def test_overload_halves_the_requests_at_once(answer: Answer) -> None:
+    """A store that is asked for more than it can do is asked by fewer requests, whatever form its no has."""
+    concurrency = Concurrency(StillClock(), most=8)
+    bulk = BulkWriter(
+        "orders",
+        Server(answer, TAKEN).post,
+        clock=StillClock(),
+        max_request_bytes=1000,
+        concurrency=concurrency,
+    )
+
+    await bulk.apply([b"a\n", b"b\n"])
+
+    assert concurrency.limit == 2, "one after the halving of what was under way, and one more for the good answer"
+
+
+async def test_back_off_holds_up_nobody_else() -> None:
+    """A lane that waits for a full queue has no request under way: another's documents need not wait with it."""
+    concurrency = Concurrency(StillClock(), most=1)
+    free: list[bool] = []
+
+    class Looking(StillClock):
+        async def sleep(self, seconds: float) -> None:
+            async with concurrency.slot():
+                free.append(True)
+
+    bulk = BulkWriter(
+        "orders", Server(whole(429), TAKEN).post, clock=Looking(), max_request_bytes=9, concurrency=concurrency
+    )
+
+    await bulk.apply([b"a\n"])
+
+    assert free == [True]
