@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any, Protocol, runtime_checkable
 
 from projections.writes import Write
-from tidegate_kernel.errors import Reason
+from tidegate_kernel.errors import Misconfigured, Reason
 from tidegate_kernel.settings import Settings
 
 
@@ -114,3 +114,19 @@ class SinkDeclaration(Protocol):
 
     def open(self, settings: Settings) -> AbstractAsyncContextManager[Sink]:
         """Yields the sink. Raises Misconfigured if the settings cannot be used (no I/O before the first call)."""
+
+
+class _NoSink:
+    """Stands where a declaration has to be and is none; App refuses it before anything asks it."""
+
+    name = store = ""
+    batch_size = 1
+
+    def where(self, settings: Settings) -> str:  # noqa: ARG002  # part of the interface
+        return "no sink"
+
+    def open(self, settings: Settings) -> AbstractAsyncContextManager[Sink]:  # noqa: ARG002  # part of the interface
+        raise Misconfigured("a projection needs a sink")
+
+
+NO_SINK: SinkDeclaration = _NoSink()

@@ -7,13 +7,14 @@ import typing
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from consumers.topics import Topic
 from projections.folds.codec import StateCodec
+from projections.sink import NO_SINK
 from tidegate.jobs.declaration import ConsumerJob, Dependency, FoldJob, Job, OnceJob, ProjectionJob, SinkJob
 from tidegate.jobs.handlers import Handler
 from tidegate_kernel.errors import Misconfigured
@@ -21,14 +22,16 @@ from tidegate_kernel.event import JobCode
 
 # Kafka's own rule for topic names, which service and code become part of.
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")
+_SINK_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class App:
     """A service's jobs and handlers. Constructing it checks them all; raises Misconfigured naming job and field.
 
-    `lifespan` opens what handlers need and yields it as `ctx.deps`. `migrations` is a folder of the service's own
-    `.sql` files, run in name order by `tidegate migrate`. `version` is told with dead letters and traces.
+    Of a projection with several sinks, `jobs` holds one job for each of them from then on. `lifespan` opens what
+    handlers need and yields it as `ctx.deps`. `migrations` is a folder of the service's own `.sql` files, run in name
+    order by `tidegate migrate`. `version` is told with dead letters and traces.
     """
 
     service: str
@@ -39,8 +42,15 @@ class App:
     dependencies: Sequence[Dependency] = ()
     migrations: Path | None = None
     version: str = ""
+    _of_sinks: Mapping[str, Sequence[str]] = field(init=False, default_factory=dict, repr=False, compare=False)
+    """What became of projections that were declared with several sinks: the codes of their jobs."""
 
     def __post_init__(self) -> None:
+        for job in self.jobs:
+            if isinstance(job, ProjectionJob):
+                _check_sinks(job)
+        object.__setattr__(self, "_of_sinks", _jobs_of_sinks(self.jobs))
+        object.__setattr__(self, "jobs", _one_for_each_sink(self.jobs))
         _check_name("App.service", self.service)
         if not self.owner:
             raise Misconfigured("App.owner is missing; it names who answers for the service")
@@ -55,6 +65,10 @@ class App:
         for job in self.jobs:
             if job.code == code:
                 return job
+        if (several := self._of_sinks.get(code)) is not None:
+            raise Misconfigured(
+                f"job {code!r} has several sinks, and each of them is a job of its own: name {' or '.join(several)}"
+            )
         known = ", ".join(sorted(job.code for job in self.jobs)) or "none"
         raise Misconfigured(f"service {self.service!r} has no job {code!r}; its jobs: {known}")
 
@@ -135,6 +149,26 @@ def _check_order(job: OnceJob) -> None:
         )
     if job.order == "skip" and job.order_key is not None:
         raise Misconfigured(f"job {job.code!r}: order_key has no meaning with order='skip'; leave one of them out")
+
+
+def _one_for_each_sink(jobs: Sequence[Job]) -> Sequence[Job]:
+    return [each for job in jobs for each in (job.of_each_sink() if isinstance(job, ProjectionJob) else [job])]
+
+
+def _jobs_of_sinks(jobs: Sequence[Job]) -> Mapping[str, Sequence[str]]:
+    projections = (job for job in jobs if isinstance(job, ProjectionJob) and job.sinks)
+    return {job.code: [each.code for each in job.of_each_sink()] for job in projections}
+
+
+def _check_sinks(job: ProjectionJob) -> None:
+    if (job.sink is NO_SINK) != bool(job.sinks):
+        raise Misconfigured(f"job {job.code!r}: declare either sink or sinks; a projection writes to one or to several")
+    for name in job.sinks:
+        if not _SINK_NAME.fullmatch(name):
+            raise Misconfigured(
+                f"job {job.code!r}: sinks names {name!r}, which becomes part of a job's code; it may hold lower-case "
+                "letters, digits, '_' and '-', at most 40"
+            )
 
 
 def _check_projection(job: ProjectionJob) -> None:

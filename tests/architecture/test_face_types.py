@@ -14,7 +14,8 @@ from datetime import timedelta
 import msgspec
 
 from tidegate import (
-    CloudEvents, Context, Elasticsearch, Event, Json, ProjectionJob, Topic, Upsert, handle, handle_batch, on
+    CloudEvents, Context, Elasticsearch, Event, FoldJob, Json, ProjectionJob, Topic, Upsert, fold, handle,
+    handle_batch, on
 )
 
 
@@ -50,7 +51,25 @@ async def record_fetched(command: Record, ctx: Context[None], fetched: int) -> N
 async def fetch(command: Record, deps: None) -> str: return command.order
 
 
+class Count(msgspec.Struct):
+    n: int
+
+
+class Sum(msgspec.Struct):
+    cents: int
+
+
+def count(state: Count | None, event: Event[Placed]) -> Count | None:
+    return Count(1 if state is None else state.n + 1)
+
+
+def order_of(event: Event[Placed]) -> str: return event.data.order
+def shown(key: str, state: Count) -> dict[str, int]: return {key: state.n}
+def summed(key: str, state: Sum) -> dict[str, int]: return {key: state.cents}
+
+
 on("placed", Placed, to_record)
+fold("placed", Cancelled, count)  # wrong: the function takes another model
 on("placed", Cancelled, to_record)  # wrong: the function takes another model
 handle(Record, record)
 handle_batch(Record, record_all)
@@ -72,6 +91,23 @@ ProjectionJob(
 ProjectionJob(
     code="a", topics=topics, runbook="-", freshness_sla=soon, sink=sink, events=routes,
     unlisted="ignore",  # wrong: no such rule
+)
+counts = [fold("placed", Placed, count)]
+FoldJob(
+    code="a", topics=topics, unlisted="skip", runbook="-", freshness_sla=soon, sink=sink, events=counts, key=order_of,
+    state=Count, render=shown,
+)
+FoldJob(
+    code="a", topics=topics, unlisted="skip", runbook="-", freshness_sla=soon, sink=sink, events=counts, key=order_of,
+    state=Count, render=summed,  # wrong: it renders another state
+)
+ProjectionJob(
+    code="a", topics=topics, unlisted="skip", runbook="-", freshness_sla=soon, sink=sink,
+    events=counts,  # wrong: a fold makes states, it writes nothing
+)
+ProjectionJob(
+    code="a", topics=topics, unlisted="skip", runbook="-", freshness_sla=soon, sinks={"a": sink, "b": sink},
+    events=routes,
 )
 """
 

@@ -11,6 +11,7 @@ from pydantic import SecretStr
 
 from projections.folds.renderer import Renderer
 from projections.memory import MemorySink
+from projections.sink import Sink
 from tests.integration.road import SentRecord, record
 from tidegate import App, CloudEvents, Event, FoldJob, Json, Rejected, Topic, fold
 from tidegate.assembly import JobParts, Resources, assemble
@@ -78,7 +79,7 @@ def spent(account: str, cents: int) -> bytes:
     return msgspec.json.encode(Spent(account, cents))
 
 
-async def assembled(dsn: str, pool: Pool, job: FoldJob[Balance], sink: MemorySink, *, version: str = "1") -> JobParts:
+async def assembled(dsn: str, pool: Pool, job: FoldJob[Balance], sink: Sink, *, version: str = "1") -> JobParts:
     """The job as another process has it, on a pool of its own."""
     app = App(service="tests", owner="tests", jobs=[job], version=version)
     settings = Settings(postgres_dsn=SecretStr(dsn))

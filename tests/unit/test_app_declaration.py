@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from projections.sink import NO_SINK
 from tidegate import (
     App,
     CloudEvents,
@@ -19,16 +20,19 @@ from tidegate import (
     Dependency,
     Elasticsearch,
     Event,
+    FoldJob,
     Handler,
     Json,
     ParkingLimit,
     ProjectionJob,
     Topic,
     Upsert,
+    fold,
     handle,
     handle_batch,
     on,
 )
+from tidegate.jobs.declaration import Job
 from tidegate_kernel.errors import Misconfigured
 from tidegate_kernel.event import JobCode
 
@@ -72,6 +76,7 @@ async def probe() -> bool:
 
 
 ORDERS = Topic("shop.orders", format=Json(), envelope=CloudEvents())
+SINK = Elasticsearch(index="notes", mappings={"properties": {}})
 COMPACTED = Topic("shop.customers", format=Json(), envelope=CloudEvents(), compacted=True)
 
 
@@ -93,13 +98,37 @@ def projection(**changed: Any) -> ProjectionJob:
         "unlisted": "skip",
         "runbook": "docs/runbooks/search.md",
         "events": [on("noted", Noted, document)],
-        "sink": Elasticsearch(index="notes", mappings={"properties": {}}),
+        "sink": SINK,
         "freshness_sla": timedelta(seconds=5),
     }
     return ProjectionJob(**{**told, **changed})
 
 
-def app(*jobs: ConsumerJob | ProjectionJob, **changed: Any) -> App:
+class Total(msgspec.Struct):
+    n: int
+
+
+def add(state: Total | None, event: Event[Noted]) -> Total:
+    return Total((state.n if state else 0) + event.data.n)
+
+
+def folding(**changed: Any) -> FoldJob[Total]:
+    told: dict[str, Any] = {
+        "code": "totals",
+        "topics": [ORDERS],
+        "unlisted": "skip",
+        "runbook": "docs/runbooks/totals.md",
+        "events": [fold("noted", Noted, add)],
+        "key": lambda _: "all",
+        "state": Total,
+        "render": lambda key, state: {"key": key, "n": state.n},
+        "sink": SINK,
+        "freshness_sla": timedelta(seconds=5),
+    }
+    return FoldJob(**{**told, **changed})
+
+
+def app(*jobs: Job, **changed: Any) -> App:
     told: dict[str, Any] = {"service": "shop", "owner": "team", "jobs": jobs, "handlers": [handle(Note, note)]}
     return App(**{**told, **changed})
 
@@ -172,6 +201,13 @@ REFUSED: dict[str, tuple[Callable[[], object], list[str]]] = {
         ["job 'notes'", "'noted'", "Strike", "App.handlers"],
     ),
     "freshness": (lambda: app(projection(freshness_sla=timedelta(0))), ["job 'search'", "freshness_sla"]),
+    "no sink": (lambda: app(projection(sink=NO_SINK)), ["job 'search'", "sink or sinks"]),
+    "sink and sinks": (lambda: app(projection(sinks={"a": SINK})), ["job 'search'", "either sink or sinks"]),
+    "sink's name": (lambda: app(projection(sink=NO_SINK, sinks={"A b": SINK})), ["job 'search'", "sinks", "'A b'"]),
+    "state": (lambda: app(folding(state=int)), ["job 'totals'", "state", "msgspec Struct"]),
+    "fold's order": (lambda: app(folding(order="latest-wins")), ["job 'totals'", "order", "'park'"]),
+    "fold's freshness": (lambda: app(folding(freshness_sla=timedelta(0))), ["job 'totals'", "freshness_sla"]),
+    "across tenants": (lambda: app(folding(across_tenants=" ")), ["job 'totals'", "across_tenants", "why"]),
     "compacted": (lambda: app(projection(topics=[COMPACTED])), ["job 'search'", "'shop.customers'", "tombstone"]),
 }
 
@@ -187,6 +223,34 @@ def test_refusal_names_the_job_and_the_field(what: str) -> None:
     message = str(caught.value)
     assert [text for text in named if text not in message] == []
     assert "\n" not in message
+
+
+def test_each_of_several_sinks_has_a_job_of_its_own() -> None:
+    """Own group, positions, claims and letters: one that is away holds up no other."""
+    declared = app(projection(code="orders", sink=NO_SINK, sinks={"search": SINK, "analytics": SINK}), consumer())
+
+    assert [job.code for job in declared.jobs] == ["orders.search", "orders.analytics", "notes"]
+    assert declared.group(JobCode("orders.search")) == "shop.orders.search"
+    assert declared.dlq_topic(JobCode("orders.analytics")) == "shop.orders.analytics.dlq"
+
+
+def test_the_code_of_several_sinks_is_answered_with_their_names() -> None:
+    """Whoever pauses or replays "orders" is asked which: acting on all of them is seldom what is meant."""
+    declared = app(projection(code="orders", sink=NO_SINK, sinks={"search": SINK, "analytics": SINK}))
+
+    with pytest.raises(Misconfigured, match=r"name orders\.search or orders\.analytics"):
+        declared.job("orders")
+
+
+def test_codes_of_sinks_meet_no_others() -> None:
+    """A job that happens to be called as a sink's job would share its group and positions."""
+    with pytest.raises(Misconfigured, match=r"job code 'orders\.search' is declared twice"):
+        app(projection(code="orders", sink=NO_SINK, sinks={"search": SINK}), consumer(code="orders.search"))
+
+
+def test_a_fold_is_taken() -> None:
+    """The builder is right, so that each refusal above has exactly one cause."""
+    assert app(folding()).job("totals").code == "totals"
 
 
 def test_unknown_job_is_answered_with_those_there_are() -> None:

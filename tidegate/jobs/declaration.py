@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
@@ -17,7 +17,7 @@ from consumers.subjects import SubjectOf
 from consumers.topics import Topic
 from inbox.identity import ClaimRule
 from projections.folds.rendering import Document
-from projections.sink import SinkDeclaration
+from projections.sink import NO_SINK, SinkDeclaration
 from projections.writes import Write
 from tidegate_kernel.event import JobCode
 
@@ -119,13 +119,22 @@ class ProjectionJob(_TopicJob):
 
     `_TopicJob` explains the fields that all jobs have. `order`: the newest version of a document stays, so nothing has
     to wait behind a dead letter. `freshness_sla`: how far readers may be behind, in `freshness_objective` of the time.
+    Instead of a `sink` it may have several by name, `sinks`: App makes a job of its own of each, `CODE.NAME`, so that
+    one that is away holds up no other.
     """
 
     events: Sequence[Route[Projected]]
     order: Literal["latest-wins"] = "latest-wins"
-    sink: SinkDeclaration
+    sink: SinkDeclaration = NO_SINK
+    sinks: Mapping[str, SinkDeclaration] = field(default_factory=dict)
     freshness_sla: timedelta
     freshness_objective: float = 0.99
+
+    def of_each_sink(self) -> Sequence[ProjectionJob]:
+        """The jobs that run: this one, or one for each of its sinks, with progress and dead letters of its own."""
+        if not self.sinks:
+            return [self]
+        return [replace(self, code=f"{self.code}.{name}", sink=sink, sinks={}) for name, sink in self.sinks.items()]
 
 
 @dataclass(frozen=True, kw_only=True)
