@@ -7,7 +7,7 @@ import typing
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -42,14 +42,11 @@ class App:
     dependencies: Sequence[Dependency] = ()
     migrations: Path | None = None
     version: str = ""
-    _of_sinks: Mapping[str, Sequence[str]] = field(init=False, default_factory=dict, repr=False, compare=False)
-    """What became of projections that were declared with several sinks: the codes of their jobs."""
 
     def __post_init__(self) -> None:
         for job in self.jobs:
             if isinstance(job, ProjectionJob):
                 _check_sinks(job)
-        object.__setattr__(self, "_of_sinks", _jobs_of_sinks(self.jobs))
         object.__setattr__(self, "jobs", _one_for_each_sink(self.jobs))
         _check_name("App.service", self.service)
         if not self.owner:
@@ -65,7 +62,7 @@ class App:
         for job in self.jobs:
             if job.code == code:
                 return job
-        if (several := self._of_sinks.get(code)) is not None:
+        if several := [job.code for job in self.jobs if job.code.startswith(f"{code}.")]:
             raise Misconfigured(
                 f"job {code!r} has several sinks, and each of them is a job of its own: name {' or '.join(several)}"
             )
@@ -153,11 +150,6 @@ def _check_order(job: OnceJob) -> None:
 
 def _one_for_each_sink(jobs: Sequence[Job]) -> Sequence[Job]:
     return [each for job in jobs for each in (job.of_each_sink() if isinstance(job, ProjectionJob) else [job])]
-
-
-def _jobs_of_sinks(jobs: Sequence[Job]) -> Mapping[str, Sequence[str]]:
-    projections = (job for job in jobs if isinstance(job, ProjectionJob) and job.sinks)
-    return {job.code: [each.code for each in job.of_each_sink()] for job in projections}
 
 
 def _check_sinks(job: ProjectionJob) -> None:

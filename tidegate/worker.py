@@ -104,6 +104,7 @@ async def run_worker(
             beside |= each.work()
         await _until_all_end(consumers, upkeep=beside)
         await _relay_rest(relay)
+        await asyncio.gather(*(part.renderer.rest() for part in parts if part.renderer is not None))
         # Perhaps nobody else is there to make visible what was settled last.
         await asyncio.gather(*(each.refresher.last_word() for each in fresh))
         _log.info(logs.WORKER_STOPPED, owner=resources.owner)

@@ -29,6 +29,7 @@ _GATHER_SECONDS = 0.1
 _LONGEST_WAIT_SECONDS = 5.0
 _MEASURE_EVERY_SECONDS = 15.0
 _GIVE_BACK_SECONDS = 1.0
+_REST_SECONDS = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ class Renderer:
         tries = 0
         while not await self._begin():
             tries += 1
-            await self._clock.sleep(_wait(tries))
+            await self._clock.sleep(_pause(tries))
         tries = 0
         while True:
             try:
@@ -76,7 +77,7 @@ class Renderer:
                 tries = 0
                 self._go_on()
                 await self._measure()
-                await self._rest(is_busy=taken >= self._projection.chunk)
+                await self._wait(is_busy=taken >= self._projection.chunk)
 
     async def render_once(self) -> int:
         """Some dirty keys are rendered, or rest with what was in the way; returns how many were taken.
@@ -102,6 +103,14 @@ class Renderer:
         """Everything that can be rendered was. Raises as `render_once`."""
         while await self.render_once():
             pass
+
+    async def rest(self) -> None:
+        """What this process has folded is in the sink before it ends, if sink and Postgres answer in time."""
+        try:
+            async with asyncio.timeout(_REST_SECONDS):
+                await self.render_all()
+        except (TidegateError, TimeoutError):
+            return  # it is dirty in Postgres: any other worker renders it
 
     async def _applied(self, taken: Sequence[Taken]) -> Rendered:
         projection = self._projection
@@ -134,7 +143,7 @@ class Renderer:
         self._tell(error)
         is_away = not await self._sink.probe()
         self._metrics.breaker_open.labels(self._projection.job, self._projection.store).set(int(is_away))
-        await self._clock.sleep(_wait(tries))
+        await self._clock.sleep(_pause(tries))
 
     def _go_on(self) -> None:
         if self.trouble is not None:
@@ -153,7 +162,7 @@ class Renderer:
         # Without its key, which may name a person.
         _log.warning(logs.RENDERING_FAILED, job=job, keys=failed, error=made.failed[0].error)
 
-    async def _rest(self, *, is_busy: bool) -> None:
+    async def _wait(self, *, is_busy: bool) -> None:
         if is_busy:
             return
         await self._clock.sleep(_GATHER_SECONDS)
@@ -177,5 +186,5 @@ class Renderer:
         self._metrics.fold_oldest.labels(job).set(state.waiting_seconds)
 
 
-def _wait(tries: int) -> float:
+def _pause(tries: int) -> float:
     return min(_LONGEST_WAIT_SECONDS, 0.1 * 2.0 ** min(tries, 16))
