@@ -57,6 +57,41 @@ class Positions:
             async with self._pool.acquire(timeout=10) as connection:
                 await write_positions(connection, self._job, self._run, starts)
 
+    async def begin_newcomers(
+        self,
+        starts: Mapping[TopicPartition, Position],
+        *,
+        behind: Mapping[TopicPartition, int],
+    ) -> None:
+        """As `begin`, for partitions of one topic; none is to be read before the positions of `behind` reach there."""
+        items, older = sorted(starts.items()), sorted(behind.items())
+        with translated_errors("begin positions"):
+            async with self._pool.acquire(timeout=10) as connection:
+                await connection.execute(
+                    _QUERIES["begin_newcomers"],
+                    self._job,
+                    self._run,
+                    items[0][0].topic,
+                    items[0][1].topic_id,
+                    [partition.partition for partition, _ in items],
+                    [start.next_offset for _, start in items],
+                    [partition.partition for partition, _ in older],
+                    [end for _, end in older],
+                )
+
+    async def waiting_newcomers(self) -> Mapping[TopicPartition, str]:
+        """The partitions that must not be read yet, and what each waits for first. Raises Transient."""
+        with translated_errors("read positions"):
+            async with self._pool.acquire(timeout=10) as connection:
+                rows = await connection.fetch(_QUERIES["waiting_newcomers"], self._job, self._run)
+        return {
+            TopicPartition(row["topic"], row["partition"]): (
+                f"it was added to the topic: it begins once partition {row['older']}, now at {row['next_offset']}, has "
+                f"reached {row['until']}, as earlier records of its keys stand there"
+            )
+            for row in rows
+        }
+
     async def take_over(self, partition: TopicPartition) -> Position | None:
         """Makes this process the owner; None if the position was never begun. Raises Transient.
 

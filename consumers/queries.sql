@@ -7,6 +7,25 @@ FROM unnest($3::text[], $4::int[], $5::bigint[], $6::bigint[], $7::uuid[])
     AS p (topic, partition, next_offset, end_offset, topic_id)
 ON CONFLICT DO NOTHING;
 
+-- name: begin_newcomers
+-- Partitions that were added to a topic: as begin_positions, and what each has to wait for.
+-- $1 job, $2 run, $3 topic, $4 its id, $5 partitions, $6 next offsets, $7 the older partitions, $8 the ends of their logs.
+INSERT INTO tidegate.position (job, run, topic, partition, next_offset, topic_id, waits_for, waits_until)
+SELECT $1, $2, $3, p.partition, p.next_offset, $4, $7, $8
+FROM unnest($5::int[], $6::bigint[]) AS p (partition, next_offset)
+ON CONFLICT DO NOTHING;
+
+-- name: waiting_newcomers
+-- Partitions that must not be read yet, each with the first older one that is not far enough. Another incarnation of the
+-- topic holds nobody up. $1 job, $2 run.
+SELECT DISTINCT ON (n.topic, n.partition) n.topic, n.partition, o.partition AS older, o.next_offset, w.until
+FROM tidegate.position AS n
+CROSS JOIN LATERAL unnest(n.waits_for, n.waits_until) AS w (partition, until)
+JOIN tidegate.position AS o
+    ON o.job = n.job AND o.run = n.run AND o.topic = n.topic AND o.topic_id = n.topic_id AND o.partition = w.partition
+WHERE n.job = $1 AND n.run = $2 AND n.waits_for IS NOT NULL AND o.next_offset < w.until
+ORDER BY n.topic, n.partition, o.partition;
+
 -- name: take_over
 -- The caller owns the position from now on: every earlier owner's settle finds another epoch. An owner that neither
 -- released it nor moved it has died there. One may have been frozen, or killed for no fault of the records; two in a
@@ -23,7 +42,9 @@ SET
         WHEN owner = $5 AND epoch >= $6 THEN deaths
         ELSE deaths + 1
     END,
-    taken_offset = next_offset
+    taken_offset = next_offset,
+    waits_for = NULL,
+    waits_until = NULL
 WHERE job = $1 AND run = $2 AND topic = $3 AND partition = $4
 RETURNING
     epoch, next_offset, end_offset, topic_id, grouped_until,

@@ -11,6 +11,7 @@ from uuid import UUID
 import structlog
 
 from consumers.batch import Batch
+from consumers.newcomers import Newcomers
 from consumers.obstacle import Obstacle, ObstacleKind, find_obstacle
 from consumers.ownership import Holding
 from consumers.positions import Position, Positions
@@ -55,10 +56,13 @@ class Survey:
 
 
 class Steward:
-    """Ownership of one run's positions. `job` names the job whose live consumer it serves, for what it tells people."""
+    """Ownership of one run's positions. `job` names the job whose live consumer it serves, for what it tells people.
 
-    def __init__(self, positions: Positions, *, job: JobCode | None = None) -> None:
-        self._positions = positions
+    `newcomers`: given where a key's order has to outlive a change of the number of partitions.
+    """
+
+    def __init__(self, positions: Positions, *, job: JobCode | None = None, newcomers: Newcomers | None = None) -> None:
+        self._positions, self._newcomers = positions, newcomers
         self.job = job
 
     async def survey(self, source: RecordSource, partitions: Sequence[TopicPartition]) -> Survey:
@@ -79,6 +83,15 @@ class Steward:
         found = survey.obstacle(partition, position)
         what = f"what stands at offset {position.next_offset} cannot be read: {failure}"
         return Obstacle(ObstacleKind.UNREADABLE, partition, what).told(self.job) if found is None else found
+
+    async def not_yet(
+        self, source: RecordSource, partitions: Collection[TopicPartition], survey: Survey
+    ) -> Mapping[TopicPartition, str]:
+        """Those of `partitions` that must not be taken before others are further, and why. Raises Transient."""
+        if self._newcomers is None:
+            return {}
+        waiting = await self._newcomers.waiting(source, partitions, survey.topic_ids)
+        return {partition: waiting[partition] for partition in partitions if partition in waiting}
 
     async def take(self, partition: TopicPartition, survey: Survey) -> Position:
         """This process owns `partition`. Its first owner ever begins at the log's start.

@@ -49,6 +49,7 @@ class Taking:
         self._steward, self._watch, self._host = steward, watch, host
         self._assigned: frozenset[TopicPartition] = frozenset()
         self._trouble = ""
+        self._not_yet: Mapping[TopicPartition, str] = {}
         self._changed = asyncio.Event()
 
     def note_assigned(self, partitions: frozenset[TopicPartition]) -> None:
@@ -68,7 +69,8 @@ class Taking:
 
     def missing(self) -> Mapping[TopicPartition, str]:
         """What the group gave us and is not ours yet, with what went wrong in the last round."""
-        return dict.fromkeys(self._assigned - self._host.holdings.owned, self._trouble)
+        left = self._assigned - self._host.holdings.owned
+        return {partition: self._not_yet.get(partition, self._trouble) for partition in left}
 
     async def run(self, source: RecordSource) -> None:
         """Until cancelled, whatever the group gives us is taken, again and again until all is ours."""
@@ -83,8 +85,10 @@ class Taking:
             survey = await self._steward.survey(source, partitions)
             # Before the first fetch: a paused job must not handle a batch after each rebalance or restart.
             await self._watch.learn()
+            self._not_yet = await self._steward.not_yet(source, partitions, survey)
             for partition in partitions:
-                await self._take(source, partition, survey)
+                if partition not in self._not_yet:
+                    await self._take(source, partition, survey)
             self._trouble = ""
         except Transient as error:
             raise_if_cancelled(error)

@@ -20,6 +20,7 @@ from consumers.judging import Judge
 from consumers.ledger import Ledger
 from consumers.loop import ConsumerLoop, Join
 from consumers.meter import Meter
+from consumers.newcomers import Newcomers
 from consumers.outages import POSTGRES, Outages, Probe
 from consumers.parking import Parking, ParkingLimit
 from consumers.pipeline import CommandRoad, Pipeline, ProjectionRoad, Road
@@ -196,7 +197,11 @@ def _show_request_limit(job: Job, sink: object, metrics: Metrics) -> None:
 
 def _steward(job: Job, resources: Resources, number: JobId, run: RunId) -> Steward:
     positions = Positions(resources.pool, job=number, run=run, owner=resources.owner)
-    return Steward(positions, job=job.job_code if run == LIVE else None)
+    if run != LIVE:
+        return Steward(positions)
+    # What nobody parks may pass other records of its key anyway.
+    newcomers = Newcomers(positions) if order_of(job) is not None else None
+    return Steward(positions, job=job.job_code, newcomers=newcomers)
 
 
 def _outages(job: Job, resources: Resources, probes: Mapping[str, Probe]) -> Outages:

@@ -12,6 +12,7 @@ WORKERS_OWN = {
     ("consumers/backfill_lease.py", "BackfillLease.release"): "a stopped process lets others resume",
     ("consumers/backfill_lease.py", "BackfillLease.renew"): "the lease of work that was permitted when it began",
     ("consumers/flood.py", "Floods.note"): "a worker stops what floods it",
+    ("consumers/positions.py", "Positions.begin_newcomers"): "the first position of a partition that was added",
     ("consumers/positions.py", "Positions.note_attempt"): "a suspect record is counted before it is begun",
     ("consumers/positions.py", "Positions.note_group"): "suspect records are counted before they are begun",
     ("consumers/positions.py", "Positions.release"): "an owner that leaves in order",
