@@ -108,7 +108,7 @@ def _delete(record: Record, topic: Topic) -> Delete | None:
     if topic.tombstone is None:
         raise Poison(f"record without a value, and topic {topic.name!r} declares no tombstone", reason=Reason.NO_VALUE)
     try:
-        return topic.tombstone(Tombstone(record=record, occurred_at=record_time(record)))
+        return topic.tombstone(Tombstone(record, record_time(record), topic.tombstone_version))
     except Poison:
         raise
     except Exception as error:

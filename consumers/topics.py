@@ -9,7 +9,8 @@ from typing import Any, Protocol
 
 import msgspec
 
-from projections.writes import Delete
+from projections.writes import MAX_VERSION, Delete
+from tidegate_kernel.errors import Poison, Reason
 from tidegate_kernel.event import Record
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -23,11 +24,29 @@ def record_time(record: Record) -> datetime:
         return _EPOCH
 
 
+@dataclass(frozen=True, slots=True)
+class VersionHeader:
+    """A record without a value tells its version in the header `name`, as decimal digits."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class RecordTime:
+    """A record without a value has its own timestamp as its version, in `unit`s since 1970.
+
+    Only where every version is such a time: beside aggregate versions 1, 2, 3 a delete would win for ever.
+    """
+
+    unit: timedelta = timedelta(milliseconds=1)
+
+
 class Tombstone(msgspec.Struct, frozen=True):
     """A record without a value, as a topic's `tombstone` function sees it."""
 
     record: Record
     occurred_at: datetime
+    version_from: VersionHeader | RecordTime | None = None
 
     @property
     def key(self) -> bytes | None:
@@ -37,6 +56,27 @@ class Tombstone(msgspec.Struct, frozen=True):
     def headers(self) -> dict[str, bytes | None]:
         """Headers by name; of repeats the last."""
         return dict(self.record.headers)
+
+    @property
+    def version(self) -> int:
+        """The version as the topic's `tombstone_version` says. Raises Poison (NO_VERSION) for a record without one."""
+        match self.version_from:
+            case VersionHeader(name):
+                return _version_of(self.headers.get(name), name)
+            case RecordTime(unit):
+                if self.record.timestamp <= 0:
+                    raise Poison("the record has no timestamp to be its version", reason=Reason.NO_VERSION)
+                return timedelta(milliseconds=self.record.timestamp) // unit
+            case None:
+                raise Poison("the topic declares no tombstone_version", reason=Reason.NO_VERSION)
+
+
+def _version_of(value: bytes | None, name: str) -> int:
+    # Not what int() takes besides: blanks, signs, underscores, digits of other scripts.
+    if value is None or not value.isdigit() or len(value) > len(str(MAX_VERSION)) or int(value) > MAX_VERSION:
+        found = "is not there" if value is None else f"is not an integer from 0 to {MAX_VERSION}"
+        raise Poison(f"header {name!r}, the version of a record without a value, {found}", reason=Reason.NO_VERSION)
+    return int(value)
 
 
 class Envelope(msgspec.Struct, gc=False):
@@ -100,7 +140,8 @@ class ScopeFields:
 class Topic:
     """A Kafka topic as the service declares it.
 
-    `tombstone` turns a record without a value into a `Delete` (or None to pass it over); only projections use it.
+    `tombstone` turns a record without a value into a `Delete` (or None to pass it over); only projections use it. Its
+    version is `tombstone.version`, taken from what `tombstone_version` names.
     `partitions` is how many `tidegate topics create` makes. `compacted`: Kafka keeps the last record of each key, so a
     projection needs a `tombstone` function.
     """
@@ -110,5 +151,6 @@ class Topic:
     envelope: EnvelopeReader
     scope: ScopeFields = field(default_factory=ScopeFields)
     tombstone: Callable[[Tombstone], Delete | None] | None = None
+    tombstone_version: VersionHeader | RecordTime | None = None
     partitions: int = 8
     compacted: bool = False

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from consumers.formats import Json
     from consumers.parking import ParkingLimit
     from consumers.routes import Route, fold, on
-    from consumers.topics import ScopeFields, Tombstone, Topic
+    from consumers.topics import RecordTime, ScopeFields, Tombstone, Topic, VersionHeader
     from projections.clickhouse import ClickHouse
     from projections.elasticsearch import Elasticsearch
     from projections.writes import Delete, Upsert, Write
@@ -44,6 +44,7 @@ __all__ = [
     "ParkingLimit",
     "PlainJson",
     "ProjectionJob",
+    "RecordTime",
     "Rejected",
     "RetryLater",
     "RetryPolicy",
@@ -54,6 +55,7 @@ __all__ = [
     "Tombstone",
     "Topic",
     "Upsert",
+    "VersionHeader",
     "Write",
     "__version__",
     "fold",
@@ -71,7 +73,7 @@ _HOMES = {
     "consumers.formats": "Json",
     "consumers.parking": "ParkingLimit",
     "consumers.routes": "Route fold on",
-    "consumers.topics": "ScopeFields Tombstone Topic",
+    "consumers.topics": "RecordTime ScopeFields Tombstone Topic VersionHeader",
     "projections.clickhouse": "ClickHouse",
     "projections.elasticsearch": "Elasticsearch",
     "projections.writes": "Delete Upsert Write",

@@ -12,7 +12,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from consumers.topics import Topic
+from consumers.topics import RecordTime, Topic
 from projections.folds.codec import StateCodec
 from projections.sink import NO_SINK
 from tidegate.jobs.declaration import ConsumerJob, Dependency, FoldJob, Job, OnceJob, ProjectionJob, SinkJob
@@ -175,6 +175,12 @@ def _check_projection(job: ProjectionJob) -> None:
             raise Misconfigured(
                 f"job {job.code!r}: topic {topic.name!r} is compacted, so records without a value delete; "
                 "give the topic a tombstone function"
+            )
+        if isinstance(topic.tombstone_version, RecordTime) and not job.versions_are_times:
+            raise Misconfigured(
+                f"job {job.code!r}: topic {topic.name!r} gives records without a value their time as version, which "
+                "only times can be compared with; declare versions_are_times=True if all versions of the job are times "
+                "in that unit, or tombstone_version=VersionHeader(…)"
             )
 
 

@@ -120,7 +120,8 @@ class ProjectionJob(_TopicJob):
     `_TopicJob` explains the fields that all jobs have. `order`: the newest version of a document stays, so nothing has
     to wait behind a dead letter. `freshness_sla`: how far readers may be behind, in `freshness_objective` of the time.
     Instead of a `sink` it may have several by name, `sinks`: App makes a job of its own of each, `CODE.NAME`, so that
-    one that is away holds up no other.
+    one that is away holds up no other. `versions_are_times`: all its versions are times in the same unit, so that a
+    record without a value may have its own time as a version (`Topic.tombstone_version=RecordTime()`).
     """
 
     events: Sequence[Route[Projected]]
@@ -128,6 +129,7 @@ class ProjectionJob(_TopicJob):
     sink: SinkDeclaration = NO_SINK
     sinks: Mapping[str, SinkDeclaration] = field(default_factory=dict)
     freshness_sla: timedelta
+    versions_are_times: bool = False
     freshness_objective: float = 0.99
 
     def of_each_sink(self) -> Sequence[ProjectionJob]:
