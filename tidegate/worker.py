@@ -23,6 +23,8 @@ from projections.sink import Sink
 from tidegate.app import App
 from tidegate.assembly import JobParts, Resources, assemble
 from tidegate.console.http import serve
+from tidegate.console.sights import Waiters
+from tidegate.console.visible_http import visible_route
 from tidegate.freshening import freshening_of
 from tidegate.horizons import keep_horizons
 from tidegate.jobs.declaration import FoldJob, Job, ProjectionJob
@@ -73,7 +75,8 @@ async def run_worker(
         writer = await opened.enter_async_context(open_writer(settings.kafka))
         relay = OutboxRelay(resources.pool, writer, clock, metrics=resources.metrics)
         vitals = Vitals(clock)
-        port = await opened.enter_async_context(serve(settings, metrics=resources.metrics, health=vitals))
+        more = [visible_route(app, Waiters(resources.pool, app.service, clock))]
+        port = await opened.enter_async_context(serve(settings, metrics=resources.metrics, health=vitals, more=more))
         # Before the first claim: a day whose claims have gone to the default partition stays there.
         inbox = InboxUpkeep(resources.pool, clock, metrics=resources.metrics, holder=resources.owner)
         await inbox.begin()

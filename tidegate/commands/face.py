@@ -49,6 +49,10 @@ COMMANDS = {
         "find.find_command",
         "Say what became of it in each job: claimed, dead, skipped, not reached. Exit 1 if there is no trace of it.",
     ),
+    "wait-for": Late(
+        "wait_for.wait_for_command",
+        "Wait until readers of a job see a record. Exit 1: not in time, or it is dead, parked or skipped, as told.",
+    ),
     "dev": Late(
         "dev.dev_command",
         "Start servers where none are given, migrate, create topics and run all jobs of --app, until Ctrl-C.",

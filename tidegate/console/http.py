@@ -1,4 +1,5 @@
-"""The HTTP endpoint of a worker: `/metrics` for Prometheus, `/livez` and `/readyz` for whoever keeps it running."""
+"""The HTTP endpoint of a worker: `/metrics` for Prometheus, `/livez` and `/readyz` for whoever keeps it running, and
+what the worker hands in besides."""
 
 from __future__ import annotations
 
@@ -25,14 +26,16 @@ _SHUTDOWN_SECONDS = 2
 
 
 @asynccontextmanager
-async def serve(settings: Settings, *, metrics: Metrics, health: Health) -> AsyncIterator[int]:
-    """The endpoint answers inside the block; yields its port (the one chosen, where the setting is 0).
+async def serve(
+    settings: Settings, *, metrics: Metrics, health: Health, more: Sequence[Route] = ()
+) -> AsyncIterator[int]:
+    """The endpoint answers inside the block, with `more` routes; yields its port (the one chosen, where that is 0).
 
     Raises Misconfigured if the address cannot be listened on.
     """
     with _listening(settings.http_host, settings.http_port) as listener:
         config = uvicorn.Config(
-            _application(metrics, health),
+            _application(metrics, health, more),
             log_config=None,
             log_level="warning",
             access_log=False,
@@ -75,7 +78,7 @@ def _unusable(host: str, port: int, error: OSError) -> str:
     return f"cannot listen on {host}:{port} ({why}); check TIDEGATE_HTTP_HOST and TIDEGATE_HTTP_PORT"
 
 
-def _application(metrics: Metrics, health: Health) -> Starlette:
+def _application(metrics: Metrics, health: Health, more: Sequence[Route]) -> Starlette:
     async def show_metrics(request: Request) -> Response:
         encode, content_type = choose_encoder(request.headers.get("accept", ""))
         return Response(encode(metrics.registry), media_type=None, headers={"content-type": content_type})
@@ -85,6 +88,7 @@ def _application(metrics: Metrics, health: Health) -> Starlette:
             Route("/metrics", show_metrics),
             Route("/livez", _probe(health.live)),
             Route("/readyz", _probe(health.ready)),
+            *more,
         ]
     )
 

@@ -534,3 +534,48 @@ SELECT
     ARRAY(
         SELECT DISTINCT ARRAY[f.tenant, f.brand] FROM placed AS f WHERE f.letter IS NULL AND NOT f.is_held ORDER BY 1
     ) AS scopes
+
+-- name: sights
+-- What has become of some places in some jobs, for whoever waits until readers see them: a row each, numbered as they were
+-- asked for. Each is a handful of index probes. What counts another topic's offsets is not there. $1 service, $2 job codes,
+-- $3 topics, $4 partitions, $5 offsets.
+SELECT
+    w.number, j.id IS NOT NULL AS has_started, p.topic_id, p.next_offset AS position, v.next_offset AS visible, v.trouble,
+    d.id AS letter, d.state AS letter_state, d.reason AS letter_reason, k.is_parked, k.behind, s.is_skipped
+FROM unnest($2::text[], $3::text[], $4::int[], $5::bigint[])
+    WITH ORDINALITY AS w (code, topic, partition, "offset", number)
+LEFT JOIN LATERAL (
+    SELECT g.id FROM tidegate.job AS g WHERE g.service = $1 AND g.code = w.code ORDER BY g.generation DESC LIMIT 1
+) AS j ON true
+LEFT JOIN tidegate.position AS p ON p.job = j.id AND p.run = 0 AND p.topic = w.topic AND p.partition = w.partition
+LEFT JOIN tidegate.visible AS v
+    ON v.job = j.id AND v.topic = w.topic AND v.partition = w.partition AND v.topic_id = p.topic_id
+LEFT JOIN LATERAL (
+    SELECT l.id, l.state, l.reason
+    FROM tidegate.dead_letter AS l
+    WHERE l.job = j.id AND l.topic = w.topic AND l.topic_id = p.topic_id AND l.partition = w.partition
+        AND l."offset" = w."offset"
+    LIMIT 1
+) AS d ON true
+LEFT JOIN LATERAL (
+    SELECT
+        true AS is_parked,
+        (
+            SELECT b.letter FROM tidegate.blocking_letter AS b
+            WHERE b.job = e.job AND b.topic = e.topic AND b.key IN (e.order_key, e.waits_for)
+            ORDER BY b.key <> e.order_key, b.turn, b."offset"
+            LIMIT 1
+        ) AS behind
+    FROM tidegate.parked AS e
+    WHERE e.job = j.id AND e.topic = w.topic AND e.topic_id = p.topic_id AND e.partition = w.partition
+        AND e."offset" = w."offset"
+    LIMIT 1
+) AS k ON true
+LEFT JOIN LATERAL (
+    SELECT true AS is_skipped
+    FROM tidegate.skipped_range AS r
+    WHERE r.job = j.id AND r.topic = w.topic AND r.topic_id = p.topic_id AND r.partition = w.partition
+        AND w."offset" BETWEEN r.first_offset AND r.last_offset
+    LIMIT 1
+) AS s ON true
+ORDER BY w.number;
