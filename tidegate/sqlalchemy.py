@@ -15,7 +15,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 from sqlalchemy.pool import NullPool
 
-from tidegate.jobs.context import Context
+from tidegate.jobs.context import Context, first_words
 from tidegate_kernel.errors import TidegateError
 from tidegate_kernel.postgres import Connection
 
@@ -84,9 +84,9 @@ class _Borrowed:
 
     async def prepare(self, query: str, **options: Any) -> Any:
         """As the driver's, but for statements that would end the transaction."""
-        words = query.upper().split()
-        if words and (words[0] in _ENDINGS or (words[0] == "ROLLBACK" and "TO" not in words)):
-            raise TidegateError(f"a handler must not run {words[0]}: its statements commit with the event's claim")
+        first = next(iter(first_words(query)), "")
+        if first in _ENDINGS or (first == "ROLLBACK" and "TO" not in query.upper().split()):
+            raise TidegateError(f"a handler must not run {first}: its statements commit with the event's claim")
         return await self._connection.prepare(query, **options)
 
     async def close(self, timeout: float | None = None) -> None:

@@ -654,7 +654,13 @@ async def test_published_event_commits_with_its_cause(make_road: MakeRoad, pool:
     assert [row["key"] for row in rows] == [b"e0", b"e2"]
 
 
-@pytest.mark.parametrize("statement", ["commit", "SELECT 1; COMMIT", "/* now */ commit", "-- now\nROLLBACK", "\n; end"])
+@pytest.mark.parametrize(
+    "statement",
+    [
+        *("commit", "SELECT 1; COMMIT", "/* now */ commit", "-- now\nROLLBACK", "\n; end"),
+        *("SELECT '--'; COMMIT", "SELECT '/*'; COMMIT; SELECT '*/'", "SELECT E'\\'; '; COMMIT", "SELECT $$;$$; COMMIT"),
+    ],
+)
 async def test_handler_may_not_end_the_transaction(make_road: MakeRoad, pool: Pool, statement: str) -> None:
     """A handler that commits by hand would separate its effects from the claim: the statement is refused."""
 
@@ -667,6 +673,47 @@ async def test_handler_may_not_end_the_transaction(make_road: MakeRoad, pool: Po
 
     assert await effects(pool) == []
     assert "must not run" in (await road.dead_letters())[0]["error_message"]
+
+
+_COMMITS_INSIDE = "BEGIN INSERT INTO effect (id, n) VALUES ('inside', 0); COMMIT; END"
+
+
+@pytest.mark.parametrize("statement", [f"DO $$ {_COMMITS_INSIDE} $$", "CALL commits()"])
+async def test_a_block_or_procedure_that_commits_leaves_nothing_behind(
+    make_road: MakeRoad, pool: Pool, statement: str
+) -> None:
+    """Postgres refuses it inside a transaction: the event is a dead letter, nothing of it is applied, its neighbours
+    are, and none of them is lost."""
+    await pool.execute(f"CREATE PROCEDURE commits() LANGUAGE plpgsql AS $$ {_COMMITS_INSIDE} $$")
+
+    async def commit(command: Note, ctx: Context[None]) -> None:
+        await note(command, ctx)
+        if command.id == "e1":
+            await ctx.db.execute(statement)
+
+    road = await make_road(job(retry=RetryPolicy(unexpected_attempts=1)), [handle(Note, commit)])
+    await settle(road, [record(n) for n in range(3)])
+
+    (letter,) = await road.dead_letters()
+    assert (letter["offset"], letter["reason"]) == (1, "handler_failed")
+    assert await effects(pool) == ["e0", "e2"]
+    assert await road.stored_offset() == 3
+
+
+async def test_a_block_of_code_is_a_statement_like_any_other(make_road: MakeRoad, pool: Pool) -> None:
+    """Its END ends no transaction, nor does a text that says so."""
+
+    async def by_block(command: Note, ctx: Context[None]) -> None:
+        await ctx.db.execute(
+            'DO $$ BEGIN PERFORM 1; END $$; SELECT \'; COMMIT\', "; end" FROM (SELECT 1 AS "; end") AS t'
+        )
+        await note(command, ctx)
+
+    road = await make_road(job(), [handle(Note, by_block)])
+    await settle(road, [record(0)])
+
+    assert await road.dead_letters() == []
+    assert await effects(pool) == ["e0"]
 
 
 async def _handle_partition(

@@ -110,14 +110,15 @@ async def test_session_cannot_end_the_transaction(make_road: MakeRoad, pool: Poo
     assert "must not" in (await road.dead_letters())[0]["error_message"]
 
 
-async def test_statement_cannot_end_the_transaction_either(make_road: MakeRoad, pool: Pool) -> None:
+@pytest.mark.parametrize("statement", ["COMMIT", "/* now */ commit", "-- now\nCOMMIT"])
+async def test_statement_cannot_end_the_transaction_either(make_road: MakeRoad, pool: Pool, statement: str) -> None:
     """The way round `commit()` is closed as well."""
 
     async def end(command: Note, ctx: Context[None]) -> None:
         async with session(ctx) as opened:
             opened.add(Effect(id=command.id, n=command.n))
             await opened.flush()
-            await opened.execute(text("COMMIT"))
+            await opened.execute(text(statement))
 
     road = await make_road(job(retry=RetryPolicy(unexpected_attempts=1)), [handle(Note, end)])
     await settle(road, [record(0)])

@@ -23,7 +23,10 @@ DepsT = TypeVar("DepsT")
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_COMMENT = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
+# Comments, texts, quoted names, bodies between dollars: what stands there begins no statement.
+_NO_STATEMENT = re.compile(
+    r"""--[^\n]*|/\*.*?\*/|\b[eE]'(?:[^'\\]|''|\\.)*'|'(?:[^']|'')*'|"(?:[^"]|"")*"|(\$\w*\$).*?\1""", re.DOTALL
+)
 _REFUSED = frozenset({"COMMIT", "ROLLBACK", "BEGIN", "START", "END", "ABORT", "PREPARE", "SAVEPOINT", "RELEASE"})
 
 
@@ -31,7 +34,7 @@ class HandlerConnection:
     """The transaction that also holds the event's claim. Handlers write through it; it commits when they all are done.
 
     Speaks asyncpg. Statements that would end or nest the transaction by hand are refused; `transaction()` gives a
-    savepoint.
+    savepoint. What blocks (DO) and procedures (CALL) do inside is refused by Postgres itself.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -39,7 +42,11 @@ class HandlerConnection:
 
     @property
     def raw(self) -> Connection:
-        """The driver's own connection, for libraries that speak to it; what it runs is not looked at."""
+        """The driver's own connection, for libraries that speak to it; what it runs is not looked at.
+
+        Whoever ends the transaction through it commits the claims of the whole batch without its position and its dead
+        letters: should the batch fail then, its events count as done.
+        """
         return self._connection
 
     async def execute(self, query: str, *args: Any, timeout: float | None = None) -> str:
@@ -67,14 +74,19 @@ class HandlerConnection:
 
 @lru_cache(maxsize=1024)  # a service has few statements and runs each for every event
 def _allowed(query: str) -> str:
-    for statement in _COMMENT.sub(" ", query).split(";"):
-        first = statement.split(None, 1)[0].upper() if statement.strip() else ""
+    for first in first_words(query):
         if first in _REFUSED:
             raise TidegateError(
                 f"a handler must not run {first}: its statements commit together with the event's claim; "
                 "use 'async with ctx.db.transaction()' for a savepoint"
             )
     return query
+
+
+def first_words(query: str) -> list[str]:
+    """Returns the word, in capitals, that each statement of `query` begins with."""
+    statements = _NO_STATEMENT.sub(" ", query).split(";")
+    return [words[0].upper() for statement in statements if (words := statement.split(None, 1))]
 
 
 class Context(Generic[DepsT]):
