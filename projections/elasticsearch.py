@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from projections.documents import DELETED, DELETED_AT
+from projections.elasticsearch_lines import stored_id
 from tidegate_kernel.errors import Misconfigured
 from tidegate_kernel.settings import Settings
 
@@ -82,6 +83,14 @@ class Elasticsearch:
         nested = declared.get("index", {})
         is_declared = "refresh_interval" in nested or {"refresh_interval", "index.refresh_interval"} & declared.keys()
         return declared if is_declared else {"refresh_interval": "-1", **declared}
+
+    @staticmethod
+    def stored_id(document_id: str) -> str:
+        """The `_id` of a document, as readers have to ask for it: its own, or a hash where it has over 512 bytes.
+
+        Ask by an ids query on `index`: reading `_doc/ID` passes the alias's filter by, and shows deleted ones.
+        """
+        return stored_id(document_id)
 
     def where(self, settings: Settings) -> str:
         return f"elasticsearch at {settings.elasticsearch_url} (TIDEGATE_ELASTICSEARCH_URL)"
