@@ -1,4 +1,4 @@
-"""Every sale is a row. The event's id is in the sorting key, so that one that is written twice is one row to readers."""
+"""Every sale is a row. The event's id is in the sorting key, so that one written twice is one row to readers."""
 
 from datetime import timedelta
 

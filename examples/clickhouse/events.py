@@ -4,7 +4,7 @@ import datetime as dt
 
 import msgspec
 
-from tidegate import CloudEvents, Delete, Json, Tombstone, Topic
+from tidegate import CloudEvents, Delete, Json, Tombstone, Topic, VersionHeader
 
 
 class Stock(msgspec.Struct):
@@ -27,14 +27,19 @@ class Sale(msgspec.Struct):
 
 def stock_topic(name: str) -> Topic:
     """Compacted: a record without a value says that the article is not sold any more."""
-    return Topic(name, format=Json(), envelope=CloudEvents(), tombstone=article_removed)
+    return Topic(
+        name,
+        format=Json(),
+        envelope=CloudEvents(),
+        tombstone=article_removed,
+        tombstone_version=VersionHeader("version"),
+    )
 
 
 def sales_topic(name: str) -> Topic:
     return Topic(name, format=Json(), envelope=CloudEvents())
 
 
-def article_removed(tombstone: Tombstone) -> Delete | None:
+def article_removed(tombstone: Tombstone) -> Delete:
     """The version stands in a header: a record without a value has no other place for it."""
-    told = dict(tombstone.record.headers)
-    return Delete((tombstone.record.key or b"").decode(), int(told["version"])) if "version" in told else None
+    return Delete(id=(tombstone.key or b"").decode(), version=tombstone.version)
