@@ -33,6 +33,7 @@ else:
 _TRANSIENT_CLASSES = ("08", "53")
 _TRANSIENT_STATES = frozenset({"40001", "40P01", "55P03", "25P03", "25006", "57P01", "57P02", "57P03", "57P05"})
 _CONNECT_SECONDS = 10
+_GOODBYE_SECONDS = 5
 _CREDENTIAL_STATES = frozenset({"28000", "28P01", "3D000", "42501"})
 
 
@@ -163,7 +164,15 @@ async def connect(dsn: str) -> AsyncIterator[Connection]:
     try:
         yield connection
     finally:
-        await connection.close(timeout=5)
+        await _take_leave(connection)
+
+
+async def _take_leave(connection: asyncpg.Connection[asyncpg.Record]) -> None:
+    """It is closed, in order if the server answers: all was said, and a goodbye that is lost changes nothing."""
+    try:
+        await connection.close(timeout=_GOODBYE_SECONDS)
+    except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
+        connection.terminate()
 
 
 async def connect_anywhere(dsn: str, *, timeout: float = 10) -> asyncpg.Connection[asyncpg.Record]:
