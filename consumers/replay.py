@@ -24,12 +24,12 @@ from dlq.runs import (
     RunState,
     decide,
     decided_in,
-    end,
+    give_back,
     has_ended,
     hold,
     outstanding,
 )
-from dlq.sequences import Link, keys_of, loose_keys
+from dlq.sequences import Link, keys_of, lock_letters, loose_keys
 from tidegate_kernel.clock import Clock
 from tidegate_kernel.errors import Transient
 from tidegate_kernel.postgres import Connection
@@ -206,6 +206,8 @@ class Replay:
         """Those of the letters that nothing has become of stay. What of them was decided in a batch whose answer was
         lost is told now."""
         async with connection.transaction():
+            # Letters before the run, as whoever takes it from a runner that is late.
+            await lock_letters(connection, self._held.run, letters)
             await hold(connection, self._held)
             known = await decided_in(connection, self._held.run, letters)
             behind = {} if self._stopping.is_set() else dict.fromkeys(set(letters) - known.keys(), Outcome.BEHIND)
@@ -216,8 +218,7 @@ class Replay:
         async with connection.transaction():
             if await has_ended(connection, self._held, state):
                 return  # by us, in a COMMIT whose answer was lost
-            await hold(connection, self._held)
-            await end(connection, self._held.run, state)
+            await give_back(connection, self._held, state)
 
     async def _ask(self, ask: Callable[[Connection], Awaitable[Answer]]) -> Answer:
         """Returns the answer, however long Postgres is away. Raises LeaseLost; Transient once it is to stop."""

@@ -293,7 +293,7 @@ class ProjectionHands:
         opened = _open(work, attempts, self._decoder, self._ledger, self._kind)
         made = opened.made
         projected = project(opened.batch, opened.decoded, opened.claims, self._sink)
-        applied = await self._apply(opened, projected)
+        applied = await self._apply(work, opened, projected, verdicts)
         # No position moves by a replay, so no refresher would notice: a letter that is resolved is visible.
         await self._sink.refresh()
         projected.refuse(applied.refused)
@@ -308,10 +308,13 @@ class ProjectionHands:
                 made.fail(failure_of_undecoded(opened.batch, undecoded))
             return await verdicts.write(connection, work, made)
 
-    async def _apply(self, opened: _Opened, projected: Projected) -> Applied:
-        if not isinstance(self._sink, StableSink):
-            return await self._sink.apply(projected.encoded)
+    async def _apply(self, work: Work, opened: _Opened, projected: Projected, verdicts: Verdicts) -> Applied:
         async with self._ledger.transaction() as connection:
+            # The store knows of no run. Whoever was asleep must not write what somebody has discarded meanwhile, and
+            # nobody discards what is being written.
+            await confirm(connection, verdicts.held, work, silence_limit=verdicts.silence_limit)
+            if not isinstance(self._sink, StableSink):
+                return await self._sink.apply(projected.encoded)
             # Before, not after: what somebody else has handled must not be counted again.
             fresh = await _fresh(connection, self._ledger.origin.job, opened, claimed_by_others)
         offsets = {arrival.record.offset for arrival in fresh.arrivals}

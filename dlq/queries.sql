@@ -274,6 +274,23 @@ FROM tidegate.replay AS r
 WHERE r.job = $1 AND r.id = $2
 FOR UPDATE;
 
+-- name: is_held
+-- Whether a run has a runner that lives. $1 run.
+SELECT r.state = 'running' AND r.lease_until > now() FROM tidegate.replay AS r WHERE r.id = $1;
+
+-- name: stalled_runs
+-- Runs of a job whose runners are gone. $1 job.
+SELECT r.id FROM tidegate.replay AS r WHERE r.job = $1 AND r.state = 'running' AND r.lease_until <= now();
+
+-- name: lock_undecided_letters
+-- The letters that some runs have yet to decide, locked in the order in which a runner locks them. $1 runs.
+SELECT
+FROM tidegate.replay_letter AS r
+JOIN tidegate.dead_letter AS d ON d.id = r.letter
+WHERE r.replay = ANY ($1::bigint[]) AND r.outcome IS NULL
+ORDER BY d.id
+FOR UPDATE OF d;
+
 -- name: lock_stalled_runs
 -- Runs of a job whose runners are gone, locked. $1 job.
 SELECT r.id FROM tidegate.replay AS r

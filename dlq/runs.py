@@ -183,7 +183,7 @@ async def resume_run(connection: Connection, job: JobId, run: int, *, holder: st
 
     Raises AlreadyRunning while its runner lives, Misconfigured where nothing is left to do.
     """
-    row = await _locked(connection, job, run)
+    row = await _taken(connection, job, run)
     if row["is_held"]:
         raise AlreadyRunning(
             f"run {run} is in the hands of {row['holder']}; if that was killed, the run is free within "
@@ -200,7 +200,7 @@ async def resume_run(connection: Connection, job: JobId, run: int, *, holder: st
 
 async def stop_run(connection: Connection, job: JobId, run: int, *, by: str) -> bool:
     """The run ends: at once where nobody works on it (True), else at its runner's next batch (False)."""
-    row = await _locked(connection, job, run)
+    row = await _taken(connection, job, run)
     if row["state"] in (RunState.DONE, RunState.STOPPED):
         raise Misconfigured(f"run {run} is {row['state']} already")
     if row["is_held"]:
@@ -212,6 +212,7 @@ async def stop_run(connection: Connection, job: JobId, run: int, *, by: str) -> 
 
 async def release_stalled(connection: Connection, job: JobId) -> Sequence[int]:
     """Runs of the job whose runners are gone have stopped, and their letters are as they were. Returns the runs."""
+    await _letters_first(connection, [row["id"] for row in await connection.fetch(_QUERIES["stalled_runs"], job)])
     stalled = [row["id"] for row in await connection.fetch(_QUERIES["lock_stalled_runs"], job)]
     for run in stalled:
         await end(connection, run, RunState.STOPPED)
@@ -289,6 +290,13 @@ async def end(connection: Connection, run: int, state: RunState) -> None:
     await connection.execute(_QUERIES["end_run"], run, state)
 
 
+async def give_back(connection: Connection, held: Hold, state: RunState) -> None:
+    """In the caller's transaction: its run has come to an end, as by `end`. Raises LeaseLost."""
+    await _letters_first(connection, [held.run])
+    await hold(connection, held)
+    await end(connection, held.run, state)
+
+
 async def has_ended(connection: Connection, held: Hold, state: RunState) -> bool:
     """Whether the run has come to its end in that state, and nobody has taken it over from the holder."""
     found: bool = await connection.fetchval(_QUERIES["has_ended"], held.run, held.token, state)
@@ -316,6 +324,20 @@ async def _reserve(connection: Connection, run: int, job: JobId, letters: Collec
 
 async def _take(connection: Connection, job: JobId, run: int, holder: str) -> Hold:
     return Hold(job, run, await connection.fetchval(_QUERIES["take_run"], run, holder, LEASE_SECONDS))
+
+
+async def _taken(connection: Connection, job: JobId, run: int) -> asyncpg.Record:
+    """As `_locked`, for whoever may take the run from its runner."""
+    if not await connection.fetchval(_QUERIES["is_held"], run):
+        await _letters_first(connection, [run])
+    return await _locked(connection, job, run)
+
+
+async def _letters_first(connection: Connection, runs: Sequence[int]) -> None:
+    """The letters that the runs have not decided are locked, before the runs are: as a runner does it, who may be at
+    work yet, late as he is. In the other order each would wait for the other."""
+    if runs:
+        await connection.execute(_QUERIES["lock_undecided_letters"], list(runs))
 
 
 async def _locked(connection: Connection, job: JobId, run: int) -> asyncpg.Record:

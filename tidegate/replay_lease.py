@@ -10,7 +10,7 @@ import structlog
 
 from consumers.ledger import Ledger
 from consumers.replay import Replay
-from dlq.runs import LEASE_SECONDS, Hold, RunState, end, hold
+from dlq.runs import LEASE_SECONDS, Hold, RunState, give_back, hold
 from tidegate_kernel import logs
 from tidegate_kernel.errors import LeaseLost, TidegateError, Transient
 
@@ -38,8 +38,7 @@ async def _leave(ledger: Ledger, held: Hold) -> None:
     _log.warning(logs.REPLAY_LEFT, job=ledger.origin.job_code, run=held.run, hint="it can be resumed")
     with suppress(TidegateError, TimeoutError):
         async with asyncio.timeout(_LEAVE_SECONDS), ledger.transaction() as connection:
-            await hold(connection, held)
-            await end(connection, held.run, RunState.STOPPED)
+            await give_back(connection, held, RunState.STOPPED)
 
 
 @asynccontextmanager
