@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from projections.documents import DELETED
 from tidegate_kernel.errors import Misconfigured
@@ -31,6 +31,9 @@ class ClickHouse:
     `partition_by` is an expression of ClickHouse; readers see one row per key also where its versions lie in several
     partitions. Raises Misconfigured for names and types that cannot be used.
 
+    `row` is the model of the documents, if they have one: a msgspec Struct, pydantic model, dataclass or TypedDict. It
+    is held against the columns at once; of plain dicts nothing is known before the first event.
+
     `stable_batches` are for tables that feed materialized views: a range of records is applied again exactly as it was
     begun, under a token, and each event once, so that no view counts anything twice. Every row has to be an event's own
     then, not a state that a later one replaces: a view would count both. See docs/clickhouse.md.
@@ -45,6 +48,7 @@ class ClickHouse:
     # One insert is one part on disk: small ones drown ClickHouse in merges.
     batch_size: int = 10_000
     stable_batches: bool = False
+    row: type[Any] | None = None
 
     def __post_init__(self) -> None:
         for name in (self.table, self.version_column, *self.columns):
@@ -59,6 +63,19 @@ class ClickHouse:
         _ = self.rows
         if self.stable_batches:
             self._require_known_partitions()
+
+        if self.row is not None:
+            self._require_fitting_row(self.row)
+
+    def _require_fitting_row(self, row: type[Any]) -> None:
+        from projections.clickhouse_model import misfits
+
+        try:
+            found = misfits(row, self.columns)
+        except (TypeError, NameError) as error:
+            raise self._wrong(f"row={row.__name__} cannot be read: {error}") from error
+        if found:
+            raise self._wrong(f"row={row.__name__} does not fit: {'; '.join(found)}")
 
     def _require_known_partitions(self) -> None:
         from projections.clickhouse_partitions import partition_key

@@ -3,7 +3,7 @@
 from datetime import timedelta
 from pathlib import Path
 
-from examples.clickhouse.append import COLUMNS, sale_row
+from examples.clickhouse.append import COLUMNS, SaleRow, sale_row
 from examples.clickhouse.events import Sale
 from tidegate import ClickHouse, ProjectionJob, Topic, on
 
@@ -24,6 +24,7 @@ def counted_sales(topic: Topic, *, table: str) -> ProjectionJob:
             order_by=["sold_on", "shop", "event_id"],
             partition_by="toYYYYMM(sold_on)",
             stable_batches=True,
+            row=SaleRow,
         ),
         freshness_sla=timedelta(seconds=30),
     )
