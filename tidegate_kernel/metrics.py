@@ -112,6 +112,18 @@ class Metrics:
         self.fold_oldest = self._job_gauge(
             "fold_oldest_dirty_seconds", "How long the first dirty key has waited to be rendered; 0 without one."
         )
+        self.runs = self._counter(
+            "runs", "Runs of jobs by the clock by how they left their process.", ["job", "outcome"]
+        )
+        self.run_items = self._counter("run_items", "Items of runs by what became of them.", ["job", "outcome"])
+        self.runs_due = self._job_gauge("runs_due", "Runs that are due and that nobody works on; of all workers.")
+        self.run_seconds = Histogram(
+            "tidegate_run_seconds",
+            "How long a process worked on a run.",
+            ["job"],
+            buckets=LAG_BUCKETS,
+            registry=self.registry,
+        )
         self.sink_request_limit = self._job_gauge(
             "sink_request_limit", "Requests that may be under way to the sink at once; shrinks while it is overloaded."
         )

@@ -21,7 +21,7 @@ class Handler:
     """A handler as it was declared; made by `handle` and `handle_batch`."""
 
     command: type[Any]
-    function: Callable[..., Awaitable[None]]
+    function: Callable[..., Awaitable[Any]]
     prepare: Callable[..., Awaitable[Any]] | None = None
     takes_group: bool = False
     calls_outside: bool = False
@@ -81,6 +81,15 @@ def handle_batch(
     """
     _require_async(function)
     return Handler(command, function, takes_group=True, calls_outside=calls_outside)
+
+
+def answer(query: type[CommandT], function: Callable[[CommandT, Context[DepsT]], Awaitable[Sequence[Any]]]) -> Handler:
+    """Declares that `function` answers each `query` of a job by the clock with the items of a page, in their order.
+
+    It reads: what it writes or publishes is rolled back.
+    """
+    _require_async(function)
+    return Handler(query, function)
 
 
 def _require_async(function: Callable[..., Any]) -> None:

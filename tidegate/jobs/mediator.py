@@ -84,6 +84,16 @@ class Mediator:
                     published += await self._call(group, db, prepared)
         return published
 
+    async def ask(self, arrival: Arrival, connection: Connection) -> Any:
+        """Returns what the handler of the query that `arrival` becomes answers. Raises HandlerFailed."""
+        with self._working(lambda: arrival), Blaming(lambda: arrival, self._translated):
+            task = self._task(arrival)
+            if task is None:
+                return None
+            context = self._context([task], HandlerConnection(connection))
+            async with self._time_limit():
+                return await task.handler.function(task.command, context)
+
     def at_work(self, partition: TopicPartition) -> str | None:
         """The handler that runs for `partition` now."""
         current = self._in_hand.get(partition)
@@ -146,11 +156,7 @@ class Mediator:
         return _Task(arrival, command, handler)
 
     async def _call(self, group: Sequence[_Task], db: HandlerConnection, prepared: Prepared) -> Sequence[Outgoing]:
-        handler = group[0].handler
-        events = [task.arrival.event for task in group]
-        context: Context[Any] = Context(
-            job=self._job, events=events, db=db, deps=self._deps, clock=self._clock, threads=self._threads
-        )
+        handler, context = group[0].handler, self._context(group, db)
         if handler.takes_group:
             await handler.function([task.command for task in group], context)
         elif handler.prepare is not None:
@@ -158,6 +164,10 @@ class Mediator:
         else:
             await handler.function(group[0].command, context)
         return context.published
+
+    def _context(self, group: Sequence[_Task], db: HandlerConnection) -> Context[Any]:
+        events = [task.arrival.event for task in group]
+        return Context(job=self._job, events=events, db=db, deps=self._deps, clock=self._clock, threads=self._threads)
 
     def _translated(self, error: Exception) -> Exception:
         """What a dependency lists as transient is its outage, not the event's fault."""

@@ -1,0 +1,203 @@
+"""A run from its claim to its end: lease, scope, batches by a stable key, units, checkpoint, release."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+
+import structlog
+
+from consumers.dispatch import HandlerFailed
+from dlq.cause import Cause, cause_of
+from tidegate.jobs.blaming import Blaming
+from tidegate.jobs.clockwork.items import Item, Items, units_of
+from tidegate.jobs.clockwork.runs import (
+    LEASE_TTL,
+    ClaimedRun,
+    RunState,
+    cursor_of,
+    end_run,
+    put_back,
+    retry_run,
+    state_under,
+)
+from tidegate.jobs.clockwork.units import Interrupted, ItemFailed, RunHands, Units
+from tidegate_kernel import logs
+from tidegate_kernel.errors import LeaseLost, Misconfigured, Poison, Reason, TidegateError, Transient
+from tidegate_kernel.lease import Lease
+
+_log = structlog.get_logger(__name__)
+
+# A run that waits for something that is away lets others have its place, and looks again so soon.
+_OUTAGE_REST = timedelta(seconds=15)
+_AGAIN_SECONDS = 1.0
+
+
+class OverTime(TidegateError):
+    """A run took longer than its job's `max_duration` and was cut off."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a run leaves its holder. DUE: it is put back, to go on in `rest`. `is_final`: no retry would help."""
+
+    state: RunState
+    why: str = ""
+    cause: Cause | None = None
+    is_final: bool = False
+    rest: timedelta = timedelta(0)
+
+
+async def work_off(hands: RunHands, run: ClaimedRun, *, ttl: timedelta = LEASE_TTL) -> RunState | None:
+    """The run is done as far as this process can; returns how it stands then, None if another process has it.
+
+    The lease must have been claimed just now. Whatever this process does after another has taken it is rolled back.
+    """
+    lease = Lease(hands.pool, run.lock_name, holder=str(run.id), ttl=ttl)
+    with structlog.contextvars.bound_contextvars(
+        job=hands.job.code, run=run.id, correlation_id=str(run.correlation_id), tenant=run.scope.tenant
+    ):
+        began = hands.clock.monotonic()
+        _log.info(logs.RUN_STARTED, trigger=run.trigger, attempt=run.attempt, missed=run.missed)
+        try:
+            async with lease.keep(run.token):
+                ending = await _worked(hands, run)
+                await _Closing(hands, run, ending).close()
+        except LeaseLost as error:
+            _log.warning(logs.RUN_LOST, error=str(error))
+            return None
+        seconds = hands.clock.monotonic() - began
+        hands.metrics.runs.labels(hands.job.code, ending.state).inc()
+        hands.metrics.run_seconds.labels(hands.job.code).observe(seconds)
+        _tell(ending, seconds)
+        return ending.state
+
+
+def _tell(ending: Ending, seconds: float) -> None:
+    told = {"state": ending.state, "seconds": round(seconds, 3)}
+    if ending.cause is not None:
+        _log.error(logs.RUN_ENDED, **told, error_class=ending.cause.error_class, error=ending.cause.message)
+    else:
+        _log.info(logs.RUN_ENDED, **told, **({"why": ending.why} if ending.why else {}))
+
+
+async def _worked(hands: RunHands, run: ClaimedRun) -> Ending:
+    """Works until there is nothing more to do, or something ends it; returns what."""
+    limit = asyncio.timeout(hands.job.max_duration.total_seconds())
+    try:
+        async with limit:
+            return await _Road(hands, run).work()
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        error = OverTime(f"cut off after {hands.job.max_duration} (max_duration); what it has done stands")
+        return Ending(RunState.FAILED, cause=cause_of(error, Reason.HANDLER_FAILED))
+    except ItemFailed as failed:
+        return Ending(RunState.FAILED, cause=failed.cause, is_final=failed.is_final)
+    except HandlerFailed as failed:
+        return await _query_failed(hands, failed)
+    except Interrupted as error:
+        return Ending(RunState.DUE, why=str(error))
+    except Transient as error:
+        return Ending(RunState.DUE, why=str(error), rest=_OUTAGE_REST)
+
+
+async def _query_failed(hands: RunHands, failed: HandlerFailed) -> Ending:
+    """Of what does not belong to a single item: the query, or the job's own functions of its answer."""
+    try:
+        await hands.judge.raise_if_nobodys_fault(failed.cause)
+    except Transient as outage:
+        return Ending(RunState.DUE, why=str(outage), rest=_OUTAGE_REST)
+    cause = cause_of(failed.cause, Reason.HANDLER_FAILED, handler=hands.mediator.handler_name(failed.arrival))
+    return Ending(RunState.FAILED, cause=cause, is_final=isinstance(failed.cause, Poison | Misconfigured))
+
+
+class _Road:
+    """The batches of one run."""
+
+    def __init__(self, hands: RunHands, run: ClaimedRun) -> None:
+        self._hands, self._run = hands, run
+        self._items, self._units = Items(hands.job, run), Units(hands, run)
+
+    async def work(self) -> Ending:
+        cursor = await self._cursor()
+        while not self._hands.stop.is_set():
+            batch = await self._load(cursor)
+            if not batch:
+                return Ending(RunState.DONE)
+            if (ending := await self._work_batch(batch)) is not None:
+                return ending
+            cursor = batch[-1].key
+            _log.info(logs.RUN_BATCH, items=len(batch))
+        return Ending(RunState.DUE, why="the process is to end")
+
+    async def _work_batch(self, batch: Sequence[Item]) -> Ending | None:
+        for unit in units_of(batch, is_batch=self._hands.job.unit == "batch"):
+            wish = await self._units.do(unit)
+            if wish.cancelled_by is not None:
+                return Ending(RunState.CANCELLED, why=f"asked for by {wish.cancelled_by}")
+            if wish.is_paused:
+                return Ending(RunState.DUE, why="the job is paused")
+            if self._hands.stop.is_set():
+                return Ending(RunState.DUE, why="the process is to end")
+        return None
+
+    async def _cursor(self) -> str | None:
+        async with self._hands.transaction() as connection:
+            return await cursor_of(connection, self._run, is_carried_on=self._hands.job.checkpoint == "job")
+
+    async def _load(self, cursor: str | None) -> Sequence[Item]:
+        """The next batch; empty at the end. Raises HandlerFailed for whatever the job's own code raises."""
+        page = self._items.page(cursor)
+        with suppress(_ReadOnly):
+            async with self._hands.transaction() as connection:
+                answer = await self._hands.mediator.ask(page, connection)
+                raise _ReadOnly
+        with Blaming(lambda: page, lambda error: error):
+            return self._items.batch(answer, after=cursor)
+
+
+class _ReadOnly(Exception):
+    """Rolls back what a query has written."""
+
+
+class _Closing:
+    """The end of a run, also where the answer to a COMMIT is lost or Postgres is away for a while."""
+
+    def __init__(self, hands: RunHands, run: ClaimedRun, ending: Ending) -> None:
+        self._hands, self._run, self._ending = hands, run, ending
+
+    async def close(self) -> None:
+        """The run stands as it ended. Raises LeaseLost if it is another's; cancelled where its lease runs out."""
+        is_in_doubt = False
+        while True:
+            try:
+                await self._write()
+                return
+            except LeaseLost:
+                if is_in_doubt and await self._was_written():
+                    return
+                raise
+            except Transient:
+                is_in_doubt = True
+                await self._hands.clock.sleep(_AGAIN_SECONDS)
+
+    async def _write(self) -> None:
+        run, ending, job, now = self._run, self._ending, self._hands.job, self._hands.clock.now()
+        async with self._hands.transaction() as connection:
+            if ending.state is RunState.DUE:
+                await put_back(connection, run, due_at=now + ending.rest)
+                return
+            cause = ending.cause
+            await end_run(
+                connection, run, ending.state, error=None if cause is None else (cause.error_class, cause.message)
+            )
+            if ending.state is RunState.FAILED and not ending.is_final and run.attempt < job.run_attempts:
+                await retry_run(connection, run.id, due_at=now + job.run_retry_delay)
+
+    async def _was_written(self) -> bool:
+        async with self._hands.transaction() as connection:
+            return await state_under(connection, self._run) is self._ending.state
