@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from examples.check_shop.effects import ledger_differences, revenue_differences, search_differences
+from examples.check_shop.effects import ledger_differences, revenue_differences, search_differences, value_differences
 from examples.check_shop.expected import (
     JOBS,
     LEDGER,
@@ -29,6 +29,7 @@ from examples.check_shop.servers import Addresses, FoundRecord, Servers, connect
 
 _SHOWN = 20
 _LEDGER = "SELECT tenant, brand, customer_id, orders, cents FROM ledger"
+_DIRTY = "SELECT count(*) AS keys FROM tidegate.dirty"
 _CLAIMS = """
 SELECT j.code, count(*) AS claimed
 FROM tidegate.inbox AS i
@@ -67,6 +68,7 @@ async def check(servers: Servers, prefix: str, limit: int | None, dead: int | No
     await _check_ledger(verdict, servers, orders, poison)
     await _check_search(verdict, servers, orders, poison, alias=f"{prefix}orders")
     await _check_revenue(verdict, servers, orders, poison, view=f"{prefix}revenue".replace("-", "_"))
+    await _check_values(verdict, servers, orders, poison, alias=f"{prefix}customer-value")
     topic, service = f"{prefix}shop.orders", f"{prefix}shop"
     sent = await servers.records(topic)
     if dead is None:
@@ -110,6 +112,18 @@ async def _check_revenue(
     verdict.figure("revenue: rows", len(kept), len(sound))
     verdict.figure("revenue: cents", sum(o.cents for o in kept), sum(int(row["cents"]) for row in sound))
     verdict.figure("revenue: days", len({order.day for order in kept}), len({row["day"] for row in sound}))
+
+
+async def _check_values(
+    verdict: Verdict, servers: Servers, orders: Sequence[Order], poison: Poison, *, alias: str
+) -> None:
+    documents = await servers.documents(alias, sorted_by="customer_id")
+    verdict.differences += value_differences(orders, documents, poison)
+    sound = [each for each in documents.values() if not each["customer_id"].startswith("poison-")]
+    verdict.figure("value: customers", len({order.customer_id for order in orders}), len(sound))
+    verdict.figure("value: orders", len(orders), sum(each["orders"] for each in sound))
+    verdict.figure("value: cents", sum(order.cents for order in orders), sum(each["cents"] for each in sound))
+    verdict.figure("value: keys not rendered", 0, (await servers.rows(_DIRTY))[0]["keys"])
 
 
 async def _check_letters(verdict: Verdict, servers: Servers, sent: Sequence[FoundRecord], *, service: str) -> None:

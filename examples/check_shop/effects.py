@@ -11,12 +11,14 @@ from examples.check_shop.expected import (
     POISON,
     REVENUE,
     SEARCH,
+    VALUE,
     Account,
     Order,
     Poison,
     expected_documents,
     expected_ledger,
     expected_rows,
+    expected_values,
     poison_applied,
 )
 
@@ -76,14 +78,27 @@ def revenue_differences(
     yield from _differences(REVENUE, expected_rows(list(orders)), found, poison)
 
 
+def value_differences(
+    orders: Sequence[Order], documents: Mapping[str, Mapping[str, Any]], poison: Poison = POISON
+) -> Iterator[str]:
+    """One sentence for each customer who is missing, too many, or worth something else."""
+    sound = {name.replace(f"aurora/{_POISON}", _POISON): each for name, each in documents.items()}
+    yield from _differences(VALUE, expected_values(list(orders)), sound, poison, what="customer")
+
+
 def _differences(
-    job: str, wanted: Mapping[str, Mapping[str, object]], found: Mapping[str, Mapping[str, Any]], sent: Poison
+    job: str,
+    wanted: Mapping[str, Mapping[str, object]],
+    found: Mapping[str, Mapping[str, Any]],
+    sent: Poison,
+    *,
+    what: str = "order",
 ) -> Iterator[str]:
     poison = {f"{_POISON}{kind}" for kind in poison_applied(job, sent)}
     for name in sorted((wanted.keys() | poison) - found.keys()):
-        yield f"{job}: order {name} is missing"
+        yield f"{job}: {what} {name} is missing"
     for name in sorted(found.keys() - wanted.keys() - poison):
-        yield f"{job}: order {name} should not be there"
+        yield f"{job}: {what} {name} should not be there"
     for name in sorted(wanted.keys() & found.keys()):
         if wanted[name] != found[name]:
             wrong = {
@@ -92,4 +107,4 @@ def _differences(
                 if wanted[name].get(field) != found[name].get(field)
             }
             told = ", ".join(f"{field} should be {want!r}, is {is_!r}" for field, (want, is_) in sorted(wrong.items()))
-            yield f"{job}: order {name} is not in its newest state: {told}"
+            yield f"{job}: {what} {name} is not in its newest state: {told}"

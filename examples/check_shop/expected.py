@@ -11,40 +11,40 @@ from pathlib import Path
 SOURCE = Path(__file__).parents[1] / "shop" / "data" / "cdnow_master.txt.gz"
 SOURCE_PURCHASES, SOURCE_CENTS = 69_659, 250_031_563
 
-LEDGER, SEARCH, REVENUE = JOBS = ("customer-ledger", "order-search", "revenue-by-day")
+LEDGER, SEARCH, REVENUE, VALUE = JOBS = ("customer-ledger", "order-search", "revenue-by-day", "customer-value")
 
 APPLIED, SKIPPED = "applied", "skipped"
-Poison = Mapping[str, tuple[str, str, str]]
+Poison = Mapping[str, tuple[str, str, str, str]]
 POISON: Poison = {
-    "undecodable-bytes": ("undecodable", "undecodable", "undecodable"),
-    "empty-value": ("undecodable", "undecodable", "undecodable"),
-    "byte-order-mark": ("undecodable", "undecodable", "undecodable"),
-    "cut-off": ("undecodable", "undecodable", "undecodable"),
-    "array": ("invalid_event", "invalid_event", "invalid_event"),
-    "string": ("invalid_event", "invalid_event", "invalid_event"),
-    "null": ("invalid_event", "invalid_event", "invalid_event"),
-    "not-a-number": ("invalid_number", "invalid_number", "invalid_number"),
-    "number-out-of-range": ("invalid_number", "invalid_number", "invalid_number"),
-    "lone-surrogate": ("invalid_text", "invalid_text", "invalid_text"),
-    "missing-field": ("invalid_event", "invalid_event", "invalid_event"),
-    "wrong-type": ("invalid_event", "invalid_event", "invalid_event"),
-    "no-event-id": ("invalid_envelope", "invalid_envelope", "invalid_envelope"),
-    "old-specversion": ("invalid_envelope", "invalid_envelope", "invalid_envelope"),
-    "header-not-utf8": ("invalid_envelope", "invalid_envelope", "invalid_envelope"),
-    "tenant-not-utf8": ("invalid_envelope", "invalid_envelope", "invalid_envelope"),
-    "unread-content-type": ("invalid_envelope", "invalid_envelope", "invalid_envelope"),
+    "undecodable-bytes": ("undecodable", "undecodable", "undecodable", "undecodable"),
+    "empty-value": ("undecodable", "undecodable", "undecodable", "undecodable"),
+    "byte-order-mark": ("undecodable", "undecodable", "undecodable", "undecodable"),
+    "cut-off": ("undecodable", "undecodable", "undecodable", "undecodable"),
+    "array": ("invalid_event", "invalid_event", "invalid_event", "invalid_event"),
+    "string": ("invalid_event", "invalid_event", "invalid_event", "invalid_event"),
+    "null": ("invalid_event", "invalid_event", "invalid_event", "invalid_event"),
+    "not-a-number": ("invalid_number", "invalid_number", "invalid_number", "invalid_number"),
+    "number-out-of-range": ("invalid_number", "invalid_number", "invalid_number", "invalid_number"),
+    "lone-surrogate": ("invalid_text", "invalid_text", "invalid_text", "invalid_text"),
+    "missing-field": ("invalid_event", "invalid_event", "invalid_event", "invalid_event"),
+    "wrong-type": ("invalid_event", "invalid_event", "invalid_event", "invalid_event"),
+    "no-event-id": ("invalid_envelope", "invalid_envelope", "invalid_envelope", "invalid_envelope"),
+    "old-specversion": ("invalid_envelope", "invalid_envelope", "invalid_envelope", "invalid_envelope"),
+    "header-not-utf8": ("invalid_envelope", "invalid_envelope", "invalid_envelope", "invalid_envelope"),
+    "tenant-not-utf8": ("invalid_envelope", "invalid_envelope", "invalid_envelope", "invalid_envelope"),
+    "unread-content-type": ("invalid_envelope", "invalid_envelope", "invalid_envelope", "invalid_envelope"),
     # Only revenue-by-day wants to hear of what it does not know.
-    "newer-version": (SKIPPED, SKIPPED, "unknown_version"),
-    "unknown-type": (SKIPPED, SKIPPED, "unknown_type"),
-    # The ledger knows no cancellations: a record without a value is nothing to it.
-    "nothing-at-all": (SKIPPED, "rejected", "rejected"),
-    "cancelled-without-version": (SKIPPED, "no_version", "no_version"),
+    "newer-version": (SKIPPED, SKIPPED, "unknown_version", SKIPPED),
+    "unknown-type": (SKIPPED, SKIPPED, "unknown_type", SKIPPED),
+    # The ledger knows no cancellations, nor does a customer's value: a record without a value is nothing to them.
+    "nothing-at-all": (SKIPPED, "rejected", "rejected", SKIPPED),
+    "cancelled-without-version": (SKIPPED, "no_version", "no_version", SKIPPED),
     # What one store cannot take another may: each job is judged alone.
-    "nul-in-text": ("invalid_text", APPLIED, APPLIED),
-    "negative-total": ("rejected", APPLIED, APPLIED),
-    "huge-total": ("handler_failed", "invalid_document", "invalid_document"),
-    "before-1970": (APPLIED, APPLIED, "invalid_document"),
-    "negative-version": (APPLIED, "invalid_document", "invalid_document"),
+    "nul-in-text": ("invalid_text", APPLIED, APPLIED, "projection_failed"),
+    "negative-total": ("rejected", APPLIED, APPLIED, "rejected"),
+    "huge-total": ("handler_failed", "invalid_document", "invalid_document", "rejected"),
+    "before-1970": (APPLIED, APPLIED, "invalid_document", APPLIED),
+    "negative-version": (APPLIED, "invalid_document", "invalid_document", APPLIED),
 }
 """What becomes of each kind of poison in each job: the reason of its dead letter, or that there is none."""
 
@@ -144,11 +144,28 @@ def expected_rows(orders: list[Order]) -> dict[str, dict[str, object]]:
     }
 
 
+def expected_values(orders: list[Order]) -> dict[str, dict[str, object]]:
+    """What each customer of a tenant has ordered in all, at both brands, cancelled or not."""
+    values: dict[str, dict[str, object]] = {}
+    of_customer: dict[tuple[str, str], list[Order]] = defaultdict(list)
+    for order in orders:
+        of_customer[order.tenant, order.customer_id].append(order)
+    for (tenant, customer), mine in of_customer.items():
+        values[f"{tenant}/{customer}"] = {
+            "tenant": tenant,
+            "customer_id": customer,
+            "orders": len(mine),
+            "cents": sum(order.cents for order in mine),
+            "last_order_on": max(order.day for order in mine),
+        }
+    return values
+
+
 def expected_claims(orders: list[Order], poison: Poison = POISON) -> dict[str, int]:
     """How many different event ids each job takes: of every event one, however often it is delivered."""
     placed, amended = len(orders), sum(order.is_amended for order in orders)
     viewed = sum(order.line % 50 == 0 for order in orders)
-    events = (placed, placed + amended, placed + amended + viewed)
+    events = (placed, placed + amended, placed + amended + viewed, placed + amended)
     return {job: count + len(TYPED_BUT_WRONG & poison.keys()) for job, count in zip(JOBS, events, strict=True)}
 
 

@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+from examples.shop.customer_value.job import customer_value
 from examples.shop.ledger.job import customer_ledger
 from examples.shop.ledger.purchases import RecordPurchase, record_purchases
 from examples.shop.order_search.job import order_search
@@ -22,6 +23,7 @@ def shop(prefix: str = "") -> App:
             customer_ledger(orders),
             order_search(orders, index=f"{prefix}orders"),
             revenue_by_day(orders, table=f"{prefix}revenue".replace("-", "_")),
+            customer_value(orders, index=f"{prefix}customer-value"),
         ],
         handlers=[handle_batch(RecordPurchase, record_purchases)],
         migrations=Path(__file__).with_name("migrations"),

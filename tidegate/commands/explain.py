@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
@@ -12,6 +13,7 @@ from tidegate.commands.pause import plain_intent
 from tidegate.console.explaining import JobExplanation, explain_job
 from tidegate.console.explanation import Cause, Explanation
 from tidegate.console.facts import Facts, ago
+from tidegate.console.rendering import told_rendering
 from tidegate.jobs.selection import parse_place
 from tidegate_kernel.clock import SystemClock
 
@@ -56,7 +58,9 @@ def _told(answer: JobExplanation) -> list[str]:
         lines = [
             f"{answer.job}: Kafka has none of its topics, and it never started; 'tidegate topics create' makes them"
         ]
-    if any(found.cause not in _FINE for _, found in answer.partitions):
+    behind = [] if answer.rendering is None else told_rendering(answer.job, answer.rendering)
+    lines += [f"{answer.job}: {told}" for told in behind]
+    if behind or any(found.cause not in _FINE for _, found in answer.partitions):
         lines.append(f"runbook: {answer.runbook}")
     return lines
 
@@ -76,6 +80,7 @@ def _plain(answer: JobExplanation) -> dict[str, Any]:
         "job": answer.job,
         "runbook": answer.runbook,
         "asked_at": answer.asked_at,
+        "rendering": None if answer.rendering is None else asdict(answer.rendering),
         "trouble": None if answer.trouble is None else _plain_explanation(answer.trouble),
         "partitions": [{**_plain_explanation(found), **_plain_facts(facts)} for facts, found in answer.partitions],
     }

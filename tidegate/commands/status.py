@@ -21,6 +21,7 @@ from tidegate.commands.options import (
 )
 from tidegate.commands.pause import plain_intent, told_standing
 from tidegate.console.lag import PartitionStatus
+from tidegate.console.rendering import told_rendering
 from tidegate.console.status import JobStatus, ServiceStatus, Verdict, read_status
 from tidegate.migrations.revisions import require_schema
 from tidegate_kernel.clock import SystemClock
@@ -72,6 +73,8 @@ def _print(found: ServiceStatus, *, partitions: bool) -> None:
         if job.parked:
             told = "1 event is" if job.parked == 1 else f"{job.parked} events are"
             tell(f"{job.code}: {told} parked behind dead letters of their keys")
+        if job.rendering is not None:
+            tell(*(f"{job.code}: {told}" for told in told_rendering(job.code, job.rendering)))
         if job.backlog is not None:
             tell(f"{job.code}: rests: {job.backlog}")
         for each in job.partitions:

@@ -12,6 +12,7 @@ from tidegate.app import App
 from tidegate.console.explanation import Cause, Explanation, explain
 from tidegate.console.facts import UNSEEN_SECONDS, Facts, Said
 from tidegate.console.lag import LivePosition, Log, read_logs
+from tidegate.console.rendering import RenderingStatus, rendering_status
 from tidegate.console.status import live_positions, parked_of_job, said_of_job
 from tidegate.jobs.declaration import Job
 from tidegate.jobs.intents import standing_intents
@@ -33,6 +34,7 @@ class JobExplanation:
     asked_at: datetime
     partitions: Sequence[tuple[Facts, Explanation]]
     trouble: Explanation | None = None
+    rendering: RenderingStatus | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,7 @@ class _Told:
     said: Mapping[TopicPartition, Said]
     intents: Sequence[Intent]
     parked: Mapping[TopicPartition, int]
+    rendering: RenderingStatus | None = None
 
 
 async def explain_job(
@@ -70,7 +73,7 @@ async def explain_job(
     if not meant and partition is not None:
         unknown = TopicPartition(topic or job.topics[0].name, partition)
         meant = [_facts(job, told, logs, unknown, now=clock.now(), trouble=trouble)]
-    return replace(answer, partitions=[(facts, explain(facts)) for facts in meant])
+    return replace(answer, rendering=told.rendering, partitions=[(facts, explain(facts)) for facts in meant])
 
 
 async def _read(connection: Connection, service: str, job: Job) -> _Told:
@@ -79,7 +82,8 @@ async def _read(connection: Connection, service: str, job: Job) -> _Told:
         said = await said_of_job(connection, service, job)
         intents = (await standing_intents(connection, service)).get(job.code, [])
         parked = await parked_of_job(connection, service, job)
-    return _Told(positions, said, intents, parked)
+        rendering = await rendering_status(connection, service, job)
+    return _Told(positions, said, intents, parked, rendering)
 
 
 async def _ask_kafka(settings: KafkaSettings, job: Job) -> tuple[dict[TopicPartition, Log], str | None]:

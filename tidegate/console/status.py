@@ -13,6 +13,7 @@ from inbox.upkeep import upkeep_trouble
 from tidegate.app import App
 from tidegate.console.facts import UNSEEN_SECONDS, Said
 from tidegate.console.lag import LivePosition, Log, PartitionStatus, partition_statuses, read_logs
+from tidegate.console.rendering import RenderingStatus, rendering_status
 from tidegate.jobs.declaration import FoldJob, Job, ProjectionJob
 from tidegate.jobs.intents import standing_intents
 from tidegate.jobs.relay import Backlog
@@ -54,6 +55,7 @@ class JobStatus:
     resting: Sequence[str] = ()
     backlog: str | None = None
     parked: int = 0
+    rendering: RenderingStatus | None = None
 
     @property
     def records_behind(self) -> int:
@@ -99,6 +101,7 @@ async def read_status(app: App, settings: Settings, clock: Clock) -> ServiceStat
                 wanted = await standing_intents(connection, app.service)
                 parked = {job.code: await parked_of_job(connection, app.service, job) for job in app.jobs}
                 said = {job.code: await said_of_job(connection, app.service, job) for job in app.jobs}
+                rendering = {job.code: await rendering_status(connection, app.service, job) for job in app.jobs}
                 outbox = await _outbox(connection)
                 trouble = await upkeep_trouble(connection)
         async with open_reader(settings.kafka) as reader:
@@ -109,7 +112,8 @@ async def read_status(app: App, settings: Settings, clock: Clock) -> ServiceStat
             intents = wanted.get(job.code, [])
             resting = _resting(partitions, intents, said[job.code])
             found = _job(job, partitions, letters.get(job.code, {}), intents=intents, resting=resting)
-            jobs.append(replace(found, backlog=_backlog(said[job.code]), parked=sum(parked[job.code].values())))
+            found = replace(found, backlog=_backlog(said[job.code]), rendering=rendering[job.code])
+            jobs.append(replace(found, parked=sum(parked[job.code].values())))
     except Transient as error:
         raise Misconfigured(f"the status cannot be read: {error}") from error
     return ServiceStatus(app.service, clock.now(), jobs, outbox, trouble)

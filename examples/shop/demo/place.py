@@ -145,7 +145,9 @@ async def _clear_topics(bootstrap: str, prefix: str) -> None:
 async def _clear_readers(environment: Mapping[str, str], prefix: str) -> None:
     table = prefix.replace("-", "_") + "revenue"
     async with aiohttp.ClientSession() as http:
-        await http.delete(f"{environment['TIDEGATE_ELASTICSEARCH_URL']}/{prefix}orders-g1?ignore_unavailable=true")
+        for index in ("orders", "customer-value"):
+            url = f"{environment['TIDEGATE_ELASTICSEARCH_URL']}/{prefix}{index}-g1?ignore_unavailable=true"
+            await http.delete(url)
         for statement in (f"DROP VIEW IF EXISTS `{table}`", f"DROP TABLE IF EXISTS `{table}_g1`"):
             await http.post(environment["TIDEGATE_CLICKHOUSE_URL"], data=statement)
 

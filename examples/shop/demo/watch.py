@@ -14,7 +14,7 @@ from examples.shop.demo.produce import Sent
 from examples.shop.demo.screen import Screen
 from examples.shop.demo.workers import Worker
 
-JOBS = ("customer-ledger", "order-search", "revenue-by-day")
+JOBS = ("customer-ledger", "order-search", "revenue-by-day", "customer-value")
 _LOOK_SECONDS = 0.5
 
 _SETTLED = """
@@ -31,6 +31,7 @@ JOIN tidegate.job AS j ON j.id = i.job
 GROUP BY j.code
 """
 _DEAD_LETTERS = "SELECT count(*) FROM tidegate.dead_letter"
+_UNRENDERED = "SELECT count(*) FROM tidegate.dirty WHERE error IS NULL"
 _UNPUBLISHED = "SELECT count(*) FROM tidegate.outbox"
 
 LAG_BUCKET = "tidegate_event_lag_seconds_bucket"
@@ -83,7 +84,9 @@ class Watch:
 
     async def _is_settled(self, total: int) -> bool:
         settled = {row["code"]: row["settled"] for row in await self.database.fetch(_SETTLED, self.place.topic)}
-        return all(settled.get(job) == total for job in JOBS) and not await self.database.fetchval(_UNPUBLISHED)
+        if not all(settled.get(job) == total for job in JOBS):
+            return False
+        return not any([await self.database.fetchval(query) for query in (_UNPUBLISHED, _UNRENDERED)])
 
     async def claimed(self) -> Mapping[str, int]:
         """How many event ids each job has taken: every event once, however often it came."""
