@@ -13,7 +13,8 @@ import msgspec
 import psutil
 import uvloop
 
-from bench import peers
+from bench import clickhouse, peers
+from bench.elasticsearch import bare_requests, from_kafka
 from bench.redelivery import redeliver
 from bench.replay import replay
 from bench.stub import BATCH_SIZE, Stopwatch, StubSink
@@ -62,6 +63,7 @@ _PEERS: dict[str, peers.Loop] = {
     "row at a time": peers.row_at_a_time,
     "naive": peers.naive,
 }
+_TO_CLICKHOUSE = {"clickhouse inserts": clickhouse.bare_inserts, "clickhouse sink": clickhouse.through_the_sink}
 _IS_PARKING = {"replay": True, "replay without order": False}
 
 
@@ -69,6 +71,18 @@ async def measure(plan: Plan, settings: Settings) -> Result:
     """Runs the contestant until its events are through the sink."""
     if plan.contestant == "redelivery":
         read = await redeliver(settings, service=plan.service, topic=plan.topic, events=plan.events)
+        return Result(events=read.events, seconds=read.seconds, cpu_seconds=read.cpu_seconds)
+    if plan.contestant == "elasticsearch":
+        read = await from_kafka(settings, service=plan.service, topic=plan.topic, events=plan.events)
+        return Result(events=read.events, seconds=read.seconds, cpu_seconds=read.cpu_seconds)
+    if plan.contestant == "clickhouse":
+        read = await clickhouse.from_kafka(settings, service=plan.service, topic=plan.topic, events=plan.events)
+        return Result(events=read.events, seconds=read.seconds, cpu_seconds=read.cpu_seconds)
+    if plan.contestant in _TO_CLICKHOUSE:
+        read = await _TO_CLICKHOUSE[plan.contestant](settings, events=plan.events, lanes=plan.lanes)
+        return Result(events=read.events, seconds=read.seconds, cpu_seconds=read.cpu_seconds)
+    if plan.contestant == "elasticsearch requests":
+        read = await bare_requests(settings, events=plan.events, lanes=plan.lanes)
         return Result(events=read.events, seconds=read.seconds, cpu_seconds=read.cpu_seconds)
     if plan.contestant in _IS_PARKING:
         is_parking = _IS_PARKING[plan.contestant]

@@ -196,6 +196,36 @@ async def naive(stage: Stage, effort: Effort) -> Sequence[Line]:
     ]
 
 
+async def elasticsearch(stage: Stage, effort: Effort) -> Sequence[Line]:
+    """From Kafka to real Elasticsearch, against a bare loop of the same bulk requests, their bodies made before."""
+    topic, events = await stage.orders(BACKLOG), effort.events // 6
+    plans = {
+        "bare requests": Plan(contestant="elasticsearch requests").on(topic, events),
+        "tidegate": Plan(contestant="elasticsearch").on(topic, events),
+    }
+    found = await _interleaved(stage, effort.rounds, plans)
+    rate = _rates(found)
+    ratio = ratios(rate["tidegate"], rate["bare requests"])
+    return [*_rate_lines(found), Line("rate, tidegate / bare requests", ratio, 2, at_least=0.8)]
+
+
+async def clickhouse(stage: Stage, effort: Effort) -> Sequence[Line]:
+    """To real ClickHouse, through the sink and from Kafka, against a bare loop of the same inserts, made before."""
+    topic, events = await stage.orders(BACKLOG), effort.events * 2
+    plans = {
+        "bare inserts": Plan(contestant="clickhouse inserts").on(topic, events),
+        "sink": Plan(contestant="clickhouse sink").on(topic, events),
+        "tidegate": Plan(contestant="clickhouse").on(topic, events),
+    }
+    found = await _interleaved(stage, effort.rounds, plans)
+    rate = _rates(found)
+    return [
+        *_rate_lines(found),
+        Line("rate, sink / bare inserts", ratios(rate["sink"], rate["bare inserts"]), 2, at_least=0.8),
+        Line("rate, tidegate / bare inserts", ratios(rate["tidegate"], rate["bare inserts"]), 2, at_least=0.8),
+    ]
+
+
 PROMISED: Mapping[str, Measure] = {
     "throughput": throughput,
     "memory": memory,
@@ -212,6 +242,8 @@ MEASURES: Mapping[str, Measure] = {
     **PROMISED,
     "stages": stages,
     "naive": naive,
+    "elasticsearch": elasticsearch,
+    "clickhouse": clickhouse,
     "batches": batches,
     "settings": settings,
 }
