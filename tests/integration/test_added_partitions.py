@@ -76,12 +76,14 @@ async def test_partitions_of_a_job_that_starts_wait_for_nobody(bench: Bench) -> 
 
 async def _waits(loop: ConsumerLoop, bench: Bench) -> str:
     """Returns why the added partition is not read, once the other one is owned."""
-    added = TopicPartition(bench.topic, 1)
+    old, added = TopicPartition(bench.topic, 0), TopicPartition(bench.topic, 1)
 
-    async def is_told() -> bool:
-        return bool(loop.being_taken().get(added)) and len(loop.holdings.owned) == 1
+    async def is_decided() -> bool:
+        is_told = bool(loop.being_taken().get(added))
+        return old in loop.holdings.owned and (is_told or added in loop.holdings.owned)
 
-    await until(is_told)
+    await until(is_decided)
+    assert added not in loop.holdings.owned, "it is read at once"
     return loop.being_taken()[added]
 
 
