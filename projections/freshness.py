@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from enum import StrEnum
 from typing import NamedTuple
 
 
@@ -32,6 +33,43 @@ class PartitionLag(NamedTuple):
     is_full: bool = False
     visible_offset: int | None = None
     reader_seconds: float | None = None
+
+
+STALLED_SECONDS = 60.0
+"""A refresh takes a second and a batch a few; what is behind and has not moved for so long does not move."""
+
+
+class Freshness(StrEnum):
+    """What to make of what readers of a partition see. Idle, caught up and visible is OK, however old that is."""
+
+    OK = "ok"
+    LATE = "late"
+    """Further behind than `freshness_sla`, and on its way."""
+    STALLED = "stalled"
+    """Behind, and neither the consumer nor what readers see has moved for a minute."""
+    REWOUND = "rewound"
+    """Moved back by hand: it is on its way to where it was, and readers see newer things late until then."""
+    PAUSED = "paused"
+    """An operator makes it rest, so how far it is behind is no news."""
+
+
+def freshness_of(
+    seconds_behind: float | None, *, sla: float, still_seconds: float, is_paused: bool, is_rewound: bool
+) -> Freshness:
+    """The state of a partition whose readers are `seconds_behind` (None: unknown, which counts as late).
+
+    `still_seconds`: since when nothing of it has moved, by the clock of whoever noted that.
+    """
+    if is_paused:
+        return Freshness.PAUSED
+    if seconds_behind is not None and seconds_behind <= 0:
+        return Freshness.OK
+    # Both: after an idle hour a new record is behind for a moment, and nothing has moved for an hour.
+    if still_seconds > STALLED_SECONDS and (seconds_behind is None or seconds_behind > STALLED_SECONDS):
+        return Freshness.STALLED
+    if is_rewound:
+        return Freshness.REWOUND
+    return Freshness.LATE if seconds_behind is None or seconds_behind > sla else Freshness.OK
 
 
 def lag(

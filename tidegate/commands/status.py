@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -20,6 +21,7 @@ from tidegate.commands.options import (
     wait_for,
 )
 from tidegate.commands.pause import plain_intent, told_standing
+from tidegate.console.facts import ago
 from tidegate.console.lag import PartitionStatus
 from tidegate.console.rendering import told_rendering
 from tidegate.console.status import JobStatus, ServiceStatus, Verdict, read_status
@@ -30,17 +32,27 @@ from tidegate_kernel.settings import Settings
 EXAMPLES = examples(
     "tidegate status --app shop.app:app",
     "tidegate status --partitions",
-    "tidegate status --json --fail-if-late     [dim]# exit 1 if a job is late or blocked[/dim]",
+    "tidegate status --json --fail-if-late     [dim]# exit 1 if a job is late, stalled or blocked[/dim]",
 )
 
-_COLORS = {Verdict.OK: "green", Verdict.PAUSED: "cyan", Verdict.LATE: "yellow", Verdict.BLOCKED: "red"}
-_NUMBERS = ("behind", "seconds", "sla", "position", "end", "dead letters")
+_COLORS = {
+    Verdict.OK: "green",
+    Verdict.PAUSED: "cyan",
+    Verdict.REWOUND: "cyan",
+    Verdict.LATE: "yellow",
+    Verdict.STALLED: "red",
+    Verdict.BLOCKED: "red",
+}
+_ALARMING = frozenset({Verdict.LATE, Verdict.STALLED, Verdict.BLOCKED})
+_NUMBERS = ("behind", "seconds", "readers", "visible", "sla", "position", "end", "dead letters")
 
 
 def status_command(
     app: AppOption = None,
     partitions: Annotated[bool, typer.Option("--partitions", help="A line for each partition.")] = False,
-    fail_if_late: Annotated[bool, typer.Option("--fail-if-late", help="Exit 1 if a job is late or blocked.")] = False,
+    fail_if_late: Annotated[
+        bool, typer.Option("--fail-if-late", help="Exit 1 if a job is late, stalled or blocked.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Show every job's lag in records and seconds, pauses, freshness, dead letters and the outbox. Needs no worker."""
@@ -50,7 +62,7 @@ def status_command(
         print_json(_plain(found))
     else:
         _print(found, partitions=partitions)
-    if fail_if_late and any(job.verdict in (Verdict.LATE, Verdict.BLOCKED) for job in found.jobs):
+    if fail_if_late and any(job.verdict in _ALARMING for job in found.jobs):
         raise typer.Exit(1)
 
 
@@ -60,11 +72,11 @@ async def _read(app: App, settings: Settings) -> ServiceStatus:
 
 
 def _print(found: ServiceStatus, *, partitions: bool) -> None:
-    columns = ["job", "state", "behind", "seconds", "sla", "owner", "dead letters"]
+    columns = ["job", "state", "behind", "seconds", "readers", "sla", "owner", "dead letters"]
     print_table(columns, [_job_row(job) for job in found.jobs], right=_NUMBERS)
     if partitions:
         typer.echo()
-        columns = ["job", "partition", "position", "end", "behind", "seconds", "owner"]
+        columns = ["job", "partition", "state", "position", "end", "behind", "seconds", "visible", "readers", "owner"]
         rows = [_partition_row(job, each) for job in found.jobs for each in job.partitions]
         print_table(columns, rows, right=_NUMBERS)
     for job in found.jobs:
@@ -80,11 +92,21 @@ def _print(found: ServiceStatus, *, partitions: bool) -> None:
         for each in job.partitions:
             if each.obstacle is not None:
                 tell(f"{job.code}: {each.topic}:{each.partition} is blocked: {each.obstacle}")
+            tell(*_told_of_readers(job, each))
     outbox = found.outbox
     aside = f", {outbox.set_aside} set aside: Kafka refused them for good" if outbox.set_aside else ""
     tell(f"outbox: {outbox.records} waiting, the oldest for {outbox.oldest_age_seconds:.0f} s{aside}")
     if found.upkeep_trouble is not None:
         tell(f"inbox upkeep: {found.upkeep_trouble}")
+
+
+def _told_of_readers(job: JobStatus, each: PartitionStatus) -> Iterator[str]:
+    """What is unusual about what they see."""
+    view, where = each.view, f"{job.code}: {each.topic}:{each.partition}"
+    if view is not None and view.trouble is not None:
+        yield f"{where}: nothing new is visible to readers for {ago(view.trouble_seconds)}: {view.trouble}"
+    if view is not None and view.rewound_from is not None:
+        yield f"{where}: was moved back from {view.rewound_from}; readers see it up to {view.visible}"
 
 
 def _job_row(job: JobStatus) -> list[object]:
@@ -95,14 +117,19 @@ def _job_row(job: JobStatus) -> list[object]:
     has_started = any(each.position is not None for each in job.partitions)
     owner = ", ".join(owners) or ("nobody" if has_started else "never started")
     verdict = f"[{color}]{job.verdict}[/{color}]"
-    return [job.code, verdict, job.records_behind, _seconds(job.seconds_behind), sla, owner, letters]
+    readers = "-" if all(each.view is None for each in job.partitions) else _seconds(job.reader_seconds)
+    return [job.code, verdict, job.records_behind, _seconds(job.seconds_behind), readers, sla, owner, letters]
 
 
 def _partition_row(job: JobStatus, each: PartitionStatus) -> list[object]:
     where = f"{each.topic}:{each.partition}"
     position = "-" if each.position is None else each.position
     seconds = _seconds(each.seconds_behind)
-    return [job.code, where, position, each.end, each.records_behind, seconds, each.owner or "-"]
+    visible = "-" if each.view is None or each.view.visible is None else each.view.visible
+    readers = "-" if each.view is None else _seconds(each.reader_seconds)
+    state = each.state or "-"
+    owner = each.owner or "-"
+    return [job.code, where, state, position, each.end, each.records_behind, seconds, visible, readers, owner]
 
 
 def _seconds(seconds: float | None) -> str:
@@ -119,6 +146,8 @@ def _plain(found: ServiceStatus) -> dict[str, Any]:
                 "intents": [plain_intent(intent) for intent in job.intents],
                 "records_behind": job.records_behind,
                 "seconds_behind": job.seconds_behind,
+                "reader_seconds": job.reader_seconds,
+                "partitions": [_plain_partition(each) for each in job.partitions],
                 "verdict": job.verdict,
             }
             for job in found.jobs
@@ -126,3 +155,7 @@ def _plain(found: ServiceStatus) -> dict[str, Any]:
         "outbox": found.outbox._asdict(),
         "upkeep_trouble": found.upkeep_trouble,
     }
+
+
+def _plain_partition(each: PartitionStatus) -> dict[str, Any]:
+    return {**asdict(each), "view": None if each.view is None else each.view._asdict()}

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from types import MappingProxyType
 from typing import NamedTuple
 from uuid import UUID
 
 from consumers.obstacle import Obstacle, ObstacleKind, find_obstacle
+from projections.freshness import Freshness
+from tidegate.console.views import View
 from tidegate_kernel.clock import Clock
 from tidegate_kernel.event import JobCode, TopicPartition
 from tidegate_kernel.kafka import open_reader
@@ -42,7 +45,8 @@ class PartitionStatus:
 
     `records_behind` counts offsets, so control records and what compaction removed may be among them; it is 0 as soon
     as no record is left to read. `seconds_behind` is the age of the first record not handled; 0.0 when caught up; None
-    where it cannot be read. `obstacle` says why nothing moves.
+    where it cannot be read. `obstacle` says why nothing moves. Of a job with readers `view` is what they see,
+    `reader_seconds` the age of the first record that they do not see, and `state` what to make of that.
     """
 
     topic: str
@@ -54,6 +58,14 @@ class PartitionStatus:
     owner: str | None = None
     moved_at: datetime | None = None
     obstacle: str | None = None
+    view: View | None = None
+    reader_seconds: float | None = None
+    state: Freshness | None = None
+
+    @property
+    def age(self) -> float | None:
+        """How far whoever relies on the job is behind: its readers, where it has any; None if it is unknown."""
+        return self.seconds_behind if self.view is None else self.reader_seconds
 
 
 async def read_logs(reader: RecordSource, topics: Iterable[str]) -> dict[TopicPartition, Log]:
@@ -75,8 +87,9 @@ async def partition_statuses(
     clock: Clock,
     *,
     job: JobCode,
+    views: Mapping[TopicPartition, View] = MappingProxyType({}),
 ) -> list[PartitionStatus]:
-    """Returns the status of every partition that has a position or a log, in order."""
+    """Returns the status of every partition that has a position or a log, in order; `views` are what readers see."""
     obstacles = {p: _obstacle(p, positions[p], logs.get(p)) for p in positions}
     unhandled = {
         p: first
@@ -84,23 +97,48 @@ async def partition_statuses(
         if (first := _first_unhandled(positions.get(p), log)) < log.range.end and not _is_other_log(obstacles.get(p))
     }
     written = await _written_at(settings, {p: (first, logs[p].range.end) for p, first in unhandled.items()}, clock)
+    unseen = await _unseen_since(settings, positions, logs, views, clock)
     statuses = []
     for partition in sorted(positions.keys() | logs.keys()):
         live, log, obstacle = positions.get(partition), logs.get(partition), obstacles.get(partition)
         is_behind = partition in unhandled and written.get(partition) != _NOTHING_LEFT
+        seconds = _age(written.get(partition), clock) if is_behind else 0.0
         statuses.append(
             PartitionStatus(
                 *partition,
                 position=None if live is None else live.next_offset,
                 end=None if log is None else log.range.end,
                 records_behind=log.range.end - unhandled[partition] if is_behind and log is not None else 0,
-                seconds_behind=_age(written.get(partition), clock) if is_behind else 0.0,
+                seconds_behind=seconds,
                 owner=None if live is None else live.owner,
                 moved_at=None if live is None else live.moved_at,
                 obstacle=None if obstacle is None else obstacle.told(job),
+                view=views.get(partition),
+                reader_seconds=_age(unseen[partition], clock) if partition in unseen else seconds,
             )
         )
     return statuses
+
+
+async def _unseen_since(
+    settings: KafkaSettings,
+    positions: Mapping[TopicPartition, LivePosition],
+    logs: Mapping[TopicPartition, Log],
+    views: Mapping[TopicPartition, View],
+    clock: Clock,
+) -> dict[TopicPartition, int | None]:
+    """When the first record was written that was settled and that readers do not see; nothing where there is none."""
+    wanted = {
+        partition: (first, positions[partition].next_offset)
+        for partition, view in views.items()
+        if partition in logs
+        and partition in positions
+        and view.visible is not None
+        # What retention has removed meanwhile, no reader waits for.
+        and (first := max(view.visible, logs[partition].range.start)) < positions[partition].next_offset
+    }
+    written = await _written_at(settings, wanted, clock)
+    return {place: written.get(place) for place in wanted if written.get(place) != _NOTHING_LEFT}
 
 
 _NOTHING_LEFT = -1
@@ -147,7 +185,8 @@ async def _first_timestamp(reader: RecordSource, partition: TopicPartition, end:
     except SourceFailure:
         return 0  # the client cannot read what stands there; its age stays unknown
     if records.get(partition):
-        return records[partition][0].timestamp
+        first = records[partition][0]
+        return first.timestamp if first.offset < end else _NOTHING_LEFT
     drained = reader.drained_to(partition)
     return _NOTHING_LEFT if drained is not None and drained >= end else None
 

@@ -579,3 +579,23 @@ LEFT JOIN LATERAL (
     LIMIT 1
 ) AS s ON true
 ORDER BY w.number;
+
+-- name: views_of_job
+-- What readers of a job see, as it counts the offsets of the topic that the position counts. One whose position was moved
+-- back this moment is not told as visible any more. $1 service, $2 job code.
+SELECT
+    p.topic, p.partition,
+    CASE WHEN v.next_offset > p.next_offset THEN p.next_offset ELSE v.next_offset END AS visible,
+    CASE WHEN v.next_offset > p.next_offset THEN greatest(v.next_offset, v.rewound_from) ELSE v.rewound_from END
+        AS rewound_from,
+    v.trouble,
+    greatest(extract(epoch FROM now() - v.trouble_since), 0)::float8 AS trouble_seconds,
+    greatest(extract(epoch FROM now() - greatest(p.moved_at, v.seen_at)), 0)::float8 AS still_seconds
+FROM tidegate.position AS p
+LEFT JOIN tidegate.visible AS v
+    ON v.job = p.job AND v.topic = p.topic AND v.partition = p.partition AND v.topic_id = p.topic_id
+WHERE p.run = 0
+    AND p.job = (
+        SELECT j.id FROM tidegate.job AS j WHERE j.service = $1 AND j.code = $2 ORDER BY j.generation DESC LIMIT 1
+    )
+ORDER BY p.topic, p.partition;

@@ -10,10 +10,12 @@ from enum import StrEnum
 from consumers.intents import Intent, IntentKind
 from consumers.presence import State
 from inbox.upkeep import upkeep_trouble
+from projections.freshness import Freshness, freshness_of
 from tidegate.app import App
 from tidegate.console.facts import UNSEEN_SECONDS, Said
 from tidegate.console.lag import LivePosition, Log, PartitionStatus, partition_statuses, read_logs
 from tidegate.console.rendering import RenderingStatus, rendering_status
+from tidegate.console.views import View, views_of_job
 from tidegate.jobs.declaration import FoldJob, Job, ProjectionJob
 from tidegate.jobs.intents import standing_intents
 from tidegate.jobs.relay import Backlog
@@ -30,10 +32,13 @@ _JOB_QUERIES = load_queries("tidegate.jobs")
 
 
 class Verdict(StrEnum):
-    """What to make of a job's lag. PAUSED: nothing is wrong but that somebody wants all or part of it to rest."""
+    """What to make of a job's lag. PAUSED: nothing is wrong but that somebody wants all or part of it to rest; REWOUND:
+    but that somebody has moved it back, and it is on its way to where it was."""
 
     OK = "OK"
     LATE = "LATE"
+    STALLED = "STALLED"
+    REWOUND = "REWOUND"
     PAUSED = "PAUSED"
     BLOCKED = "BLOCKED"
 
@@ -64,7 +69,13 @@ class JobStatus:
     @property
     def seconds_behind(self) -> float | None:
         """Of the partition that is furthest behind; None if the age of one is unknown."""
-        return _furthest(self.partitions)
+        return _furthest([each.seconds_behind for each in self.partitions])
+
+    @property
+    def reader_seconds(self) -> float | None:
+        """How far readers are behind, likewise; None for a job without any, too."""
+        ages = [each.reader_seconds for each in self.partitions if each.view is not None]
+        return _furthest(ages) if ages else None
 
     @property
     def verdict(self) -> Verdict:
@@ -73,9 +84,15 @@ class JobStatus:
         flooded = any(intent.kind is IntentKind.FLOOD for intent in self.intents)
         if flooded or self.backlog or any(partition.obstacle is not None for partition in self.partitions):
             return Verdict.BLOCKED
-        seconds = _furthest([p for p in self.partitions if f"{p.topic}:{p.partition}" not in self.resting])
+        active = [p for p in self.partitions if f"{p.topic}:{p.partition}" not in self.resting]
+        states = {p.state for p in active}
+        if Freshness.STALLED in states:
+            return Verdict.STALLED
+        seconds = _furthest([p.age for p in active if p.state is not Freshness.REWOUND])
         if self.sla_seconds is not None and (seconds is None or seconds > self.sla_seconds):
             return Verdict.LATE
+        if Freshness.REWOUND in states:
+            return Verdict.REWOUND
         return Verdict.PAUSED if self.intents else Verdict.OK
 
 
@@ -102,13 +119,14 @@ async def read_status(app: App, settings: Settings, clock: Clock) -> ServiceStat
                 parked = {job.code: await parked_of_job(connection, app.service, job) for job in app.jobs}
                 said = {job.code: await said_of_job(connection, app.service, job) for job in app.jobs}
                 rendering = {job.code: await rendering_status(connection, app.service, job) for job in app.jobs}
+                views = {job.code: await views_of_job(connection, app.service, job) for job in app.jobs}
                 outbox = await _outbox(connection)
                 trouble = await upkeep_trouble(connection)
         async with open_reader(settings.kafka) as reader:
             logs = await read_logs(reader, app.topics)
         jobs = []
         for job in app.jobs:
-            partitions = await _partitions(settings, job, positions[job.code], logs, clock)
+            partitions = await _partitions(settings, job, positions[job.code], logs, clock, views=views[job.code])
             intents = wanted.get(job.code, [])
             resting = _resting(partitions, intents, said[job.code])
             found = _job(job, partitions, letters.get(job.code, {}), intents=intents, resting=resting)
@@ -128,7 +146,21 @@ def _job(
     resting: Sequence[str],
 ) -> JobStatus:
     sla = job.freshness_sla.total_seconds() if isinstance(job, ProjectionJob | FoldJob) else None
-    return JobStatus(job.code, type(job).__name__, sla, partitions, letters, intents, resting)
+    judged = [replace(each, state=_state(each, sla, resting)) for each in partitions]
+    return JobStatus(job.code, type(job).__name__, sla, judged, letters, intents, resting)
+
+
+def _state(each: PartitionStatus, sla: float | None, resting: Sequence[str]) -> Freshness | None:
+    """None for a job without readers, and before its first start."""
+    if sla is None or each.view is None:
+        return None
+    return freshness_of(
+        each.reader_seconds,
+        sla=sla,
+        still_seconds=each.view.still_seconds,
+        is_paused=f"{each.topic}:{each.partition}" in resting,
+        is_rewound=each.view.rewound_from is not None,
+    )
 
 
 def _backlog(said: Mapping[TopicPartition, Said]) -> str | None:
@@ -138,8 +170,7 @@ def _backlog(said: Mapping[TopicPartition, Said]) -> str | None:
     return next((each.detail for each in resting), None)
 
 
-def _furthest(partitions: Sequence[PartitionStatus]) -> float | None:
-    ages = [partition.seconds_behind for partition in partitions]
+def _furthest(ages: Sequence[float | None]) -> float | None:
     known = [age for age in ages if age is not None]
     return None if len(known) < len(ages) else max(known, default=0.0)
 
@@ -160,12 +191,14 @@ async def _partitions(
     positions: Mapping[TopicPartition, LivePosition],
     logs: Mapping[TopicPartition, Log],
     clock: Clock,
+    *,
+    views: Mapping[TopicPartition, View],
 ) -> list[PartitionStatus]:
     """Of the topics that the job reads today: a position in one that it no longer reads is no lag."""
     names = {topic.name for topic in job.topics}
     own_logs = {partition: log for partition, log in logs.items() if partition.topic in names}
     own = {partition: live for partition, live in positions.items() if partition.topic in names}
-    return await partition_statuses(settings.kafka, own, own_logs, clock, job=job.job_code)
+    return await partition_statuses(settings.kafka, own, own_logs, clock, job=job.job_code, views=views)
 
 
 async def live_positions(connection: Connection, service: str, job: Job) -> dict[TopicPartition, LivePosition]:
