@@ -17,7 +17,7 @@ from consumers.replay_verdicts import Verdicts
 from dlq.runs import Hold, Outcome, Run, RunKind, Wish, read_run, resume_run, start_run
 from projections.sink import Sink
 from tests.integration.parking_bench import Note, note, parking_job
-from tidegate import App, Context, Handler, Rejected, handle
+from tidegate import App, Context, Dependency, Handler, Rejected, handle
 from tidegate.assembly import Resources, replay_hands
 from tidegate.jobs.declaration import ConsumerJob, Job
 from tidegate_kernel.clock import SystemClock
@@ -49,8 +49,16 @@ def failing_for(*ids: str) -> list[Handler]:
 class ReplayBench:
     """Replays letters of one job with the handlers given; `handlers` can be changed, as a deployment does."""
 
-    def __init__(self, pool: Pool, dsn: str, job: Job | None = None, *, sink: Sink | None = None) -> None:
-        self.pool, self._dsn, self._sink = pool, dsn, sink
+    def __init__(
+        self,
+        pool: Pool,
+        dsn: str,
+        job: Job | None = None,
+        *,
+        sink: Sink | None = None,
+        dependencies: Sequence[Dependency] = (),
+    ) -> None:
+        self.pool, self._dsn, self._sink, self._dependencies = pool, dsn, sink, dependencies
         self.job = parking_job() if job is None else job
         self.handlers: Sequence[Handler] = [handle(Note, note)]
         self.most_replays = 5
@@ -118,6 +126,8 @@ class ReplayBench:
     async def _hands(self, kind: RunKind, pool: Pool | None = None) -> tuple[Any, Hands]:
         settings = Settings(postgres_dsn=SecretStr(self._dsn))
         handlers = self.handlers if self._sink is None else ()
-        app = App(service="tests", owner="tests", jobs=[self.job], handlers=handlers)
+        app = App(
+            service="tests", owner="tests", jobs=[self.job], handlers=handlers, dependencies=list(self._dependencies)
+        )
         resources = Resources(settings, pool or self.pool, SystemClock(), Metrics(), ThreadPoolExecutor(1), "tests")
         return await replay_hands(app, self.job, resources, sink=self._sink, kind=kind)
