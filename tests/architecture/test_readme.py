@@ -24,6 +24,7 @@ _DOCUMENTS = sorted(
     for path in found
 )
 _EXAMPLE = _ROOT / "examples" / "readme_app.py"
+_FOLD = _ROOT / "examples" / "readme_fold.py"
 _CODE_BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -46,7 +47,7 @@ def _anchors(name: str) -> set[str]:
 
 def test_readme_shows_the_example_line_by_line() -> None:
     """The example is what tests type-check and run; a README beside it would rot."""
-    assert _blocks("README.md", "python") == [_EXAMPLE.read_text(encoding="utf-8")]
+    assert _blocks("README.md", "python") == [each.read_text(encoding="utf-8") for each in (_EXAMPLE, _FOLD)]
 
 
 def test_readme_shows_the_examples_migration() -> None:
@@ -56,13 +57,13 @@ def test_readme_shows_the_examples_migration() -> None:
 
 def test_example_is_short() -> None:
     """What does not fit on a screen is not tried out."""
-    assert len(_EXAMPLE.read_text(encoding="utf-8").splitlines()) <= 45
+    assert all(len(each.read_text(encoding="utf-8").splitlines()) <= 45 for each in (_EXAMPLE, _FOLD))
 
 
 def test_readme_application_is_strictly_typed(tmp_path: Path) -> None:
     """A face that needs an ignore in its first example needs one everywhere."""
-    (block,) = _blocks("README.md", "python")
-    (tmp_path / "shop.py").write_text(block, encoding="utf-8")
+    for name, block in zip(("shop.py", "value.py"), _blocks("README.md", "python"), strict=True):
+        (tmp_path / name).write_text(block, encoding="utf-8")
     done = subprocess.run(
         [
             sys.executable,
@@ -72,6 +73,7 @@ def test_readme_application_is_strictly_typed(tmp_path: Path) -> None:
             "--config-file",
             str(_ROOT / "pyproject.toml"),
             str(tmp_path / "shop.py"),
+            str(tmp_path / "value.py"),
         ],
         cwd=_ROOT,
         capture_output=True,
