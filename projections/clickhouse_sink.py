@@ -145,9 +145,13 @@ class ClickHouseSink:
         if not block:
             return
         client = await self._connection.client()
-        # Names and types are given, so that nothing is asked of the server.
+        with translated_errors(self._table.view):
+            await client.data_insert(self.block_of(block, settings))
+
+    def block_of(self, block: _Placed, settings: Mapping[str, str] | None = None) -> InsertContext:
+        """The rows as the client sends them. Names and types are given, so that nothing is asked of the server."""
         columns = list(zip(*[row for _, row in block], strict=True))
-        context = _Block(
+        return _Block(
             f"`{self._table.physical}`",
             self._names,
             self._types,
@@ -155,5 +159,3 @@ class ClickHouseSink:
             column_oriented=True,
             settings=dict(settings or {}),
         )
-        with translated_errors(self._table.view):
-            await client.data_insert(context)
