@@ -51,6 +51,7 @@ WORKERS_OWN = {
     ("projections/folds/dirty.py", "DirtyKeys.take"): "a renderer takes what it renders",
     ("projections/folds/states.py", "lock_states"): "the settle",
     ("projections/folds/states.py", "write_states"): "the settle",
+    ("tidegate/jobs/clockwork/history.py", "History.forget"): "upkeep, by the policy of the job",
     ("tidegate/jobs/clockwork/runs.py", "claim_runs"): "a process takes what the schedule made due",
     ("tidegate/jobs/clockwork/runs.py", "end_run"): "the run's own end",
     ("tidegate/jobs/clockwork/runs.py", "end_stalled"): "a run whose process is gone",

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from consumers.judging import Judge
 from tidegate import Context, Handler, handle
-from tidegate.jobs.clockwork.declaration import Page, ScheduledJob
+from tidegate.jobs.clockwork.declaration import ClockJob, Page, ScheduledJob
+from tidegate.jobs.clockwork.history import History
+from tidegate.jobs.clockwork.host import ClockHost, Pace
 from tidegate.jobs.clockwork.runs import LEASE_TTL
 from tidegate.jobs.clockwork.schedule import Cron
 from tidegate.jobs.clockwork.scheduler import Scheduler
@@ -142,7 +145,7 @@ class Workshop:
             await self.on_order(command.order, ctx)
 
     def hands(
-        self, job: ScheduledJob, *, pool: Pool | None = None, handlers: Sequence[Handler] | None = None
+        self, job: ClockJob, *, pool: Pool | None = None, handlers: Sequence[Handler] | None = None
     ) -> RunHands:
         chosen = handlers or [answer(Orders, self._orders), handle(Check, self._check)]
         mediator = Mediator(
@@ -169,3 +172,29 @@ class Workshop:
     async def cursor(self) -> str | None:
         found: str | None = await self.pool.fetchval("SELECT cursor FROM tidegate.job_checkpoint")
         return found
+
+    async def host(self, *jobs: ScheduledJob, holder: str = "one", pool: Pool | None = None, pace: Pace) -> ClockHost:
+        """A process's part that runs these jobs."""
+        scheduler = Scheduler(pool or self.pool, self.clock, service="tests", holder=holder, ttl=pace.lease_ttl)
+        await scheduler.begin(jobs)
+        hands = {number: self.hands(job, pool=pool) for number, job in scheduler.jobs.items()}
+        history = History(pool or self.pool, self.clock, scheduler.jobs)
+        return ClockHost(scheduler, hands, clock=self.clock, metrics=Metrics(), history=history, pace=pace)
+
+
+@asynccontextmanager
+async def hosting(shop: Workshop, *hosts: ClockHost) -> AsyncIterator[None]:
+    """The hosts run inside, and are stopped in order afterwards."""
+    tasks = [asyncio.create_task(host.run(shop.stop)) for host in hosts]
+    try:
+        yield
+    finally:
+        shop.stop.set()
+        await asyncio.gather(*tasks)
+
+
+async def until(condition: Callable[[], Awaitable[bool]], *, seconds: float = 30) -> None:
+    """Returns once `condition` holds."""
+    async with asyncio.timeout(seconds):
+        while not await condition():
+            await asyncio.sleep(0.02)  # rows in a database tell nobody of their change

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
 from datetime import datetime, timedelta
 from typing import Any, Literal, Self, TypeAlias
 
 from consumers.failure import RetryPolicy
+from tidegate.jobs.clockwork.inputs import read_input
 from tidegate.jobs.clockwork.schedule import Schedule
 from tidegate.jobs.clockwork.scopes import AcrossScopes, Scopes
 from tidegate.jobs.declaration import Tier
@@ -31,12 +32,15 @@ _AT_LEAST_ONE = ("batch_size", "catch_up_limit", "run_attempts")
 
 @dataclass(frozen=True, slots=True)
 class Occasion:
-    """What a run was made for. `scheduled_at`: when it was due, the same for its retries."""
+    """What a run was made for. `scheduled_at`: when it was due, the same for its retries.
+
+    `input`: an instance of the job's `input` model; a run by the clock has its defaults. None without one.
+    """
 
     job: JobCode
     scope: Scope
     scheduled_at: datetime
-    parameters: Mapping[str, str] = field(default_factory=dict)
+    input: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +100,9 @@ class _ClockJob(_Declared):
 
     `retry` is for an item (attempts, pauses between them); `run_attempts` and `run_retry_delay` for a run that failed
     or whose process died. A run that takes longer than `max_duration` fails; its retry goes on at the checkpoint.
-    `handler_timeout` cuts a handler off. `needs`: dependencies of the App.
+    `handler_timeout` cuts a handler off. `needs`: dependencies of the App. `input`: the model (pydantic, msgspec or
+    dataclass) of what whoever asks for a run can tell it. `history`: how long ended runs are kept, and what they did;
+    with an `idempotency_key` of the job's own, what was done once is never forgotten.
     """
 
     code: str
@@ -124,6 +130,8 @@ class _ClockJob(_Declared):
     max_duration: timedelta = timedelta(hours=1)
     handler_timeout: timedelta = timedelta(seconds=30)
     needs: Sequence[str] = ()
+    input: type[Any] | None = None
+    history: timedelta = timedelta(days=30)
 
     def __post_init__(self) -> None:
         for name in ("code", "runbook"):
@@ -141,12 +149,16 @@ class _ClockJob(_Declared):
             )
         self._check_times()
         self._check_scopes()
+        if self.trigger is not None:
+            read_input(self.code, self.input, {})  # nobody tells the clock's own runs anything
 
     def _check_times(self) -> None:
         if self.jitter < timedelta(0):
             raise self.wrong("jitter", f"must not be negative, as {self.jitter}")
         if self.run_retry_delay < timedelta(0):
             raise self.wrong("run_retry_delay", f"must not be negative, as {self.run_retry_delay}")
+        if self.history < timedelta(days=1):
+            raise self.wrong("history", f"must be at least a day, not {self.history}")
         if not timedelta(0) < self.handler_timeout <= self.max_duration:
             raise self.wrong(
                 "handler_timeout",

@@ -9,6 +9,7 @@ from urllib.parse import quote
 from consumers.decoding import Arrival
 from consumers.routes import Route
 from tidegate.jobs.clockwork.declaration import ClockJob, Occasion, Page
+from tidegate.jobs.clockwork.inputs import read_input
 from tidegate.jobs.clockwork.runs import ClaimedRun
 from tidegate_kernel.errors import InvalidEvent, Misconfigured
 from tidegate_kernel.event import Event, Headers, JobCode
@@ -38,11 +39,12 @@ class Item(NamedTuple):
 
 
 class Items:
-    """Makes the pages and items of one run."""
+    """Makes the pages and items of one run. Raises Misconfigured where its parameters do not fit the job any more."""
 
     def __init__(self, job: ClockJob, run: ClaimedRun) -> None:
         self._job, self._run = job, run
-        self.occasion = Occasion(JobCode(job.code), run.scope, run.scheduled_at, run.parameters)
+        told = read_input(job.code, job.input, run.parameters)
+        self.occasion = Occasion(JobCode(job.code), run.scope, run.scheduled_at, told)
         self._query: Route[Any] = Route("page", Page, lambda event: job.query(event.data))
         self._command: Route[Any] = Route("item", object, lambda event: job.command(event.data))
         self._count = 0
@@ -73,7 +75,7 @@ class Items:
     def _item(self, item: Any) -> Item:
         key, identity = self._job.key(item), self._job.item_identity(item, self.occasion)
         for name, text in (("key", key), ("idempotency_key", identity)):
-            if not 0 < len(text) <= LONGEST_KEY or "\0" in text:
+            if not _is_storable(text):
                 raise InvalidEvent(
                     f"job {self._job.code!r}: {name} of an item is no text of 1 to {LONGEST_KEY} characters"
                 )
@@ -96,6 +98,12 @@ class Items:
             correlation_id=str(run.correlation_id),
         )
         return Arrival(record=record, event=event, route=route)
+
+
+def _is_storable(text: object) -> bool:
+    if not isinstance(text, str) or not 0 < len(text) <= LONGEST_KEY:
+        return False
+    return "\0" not in text and text.encode("utf-8", "ignore").decode() == text  # no lone surrogate
 
 
 def units_of(items: Sequence[Item], *, is_batch: bool) -> Sequence[Sequence[Item]]:

@@ -34,6 +34,7 @@ CROSS JOIN LATERAL (
     SELECT $9::boolean AND EXISTS (
         SELECT FROM tidegate.job_run AS r
         WHERE r.job = $1 AND r.tenant = s.tenant AND r.brand = s.brand AND r.state IN ('due', 'running')
+            AND r.scheduled_at <= $2
     ) AS overlaps
 ) AS o
 ORDER BY s.tenant, s.brand
@@ -219,3 +220,77 @@ SELECT
 FROM tidegate.job_run AS r
 WHERE r.id = $1
 RETURNING id
+
+-- name: ask_for_run
+-- A run by hand; with a key that was used before nothing is made. $1 job, $2 tenant, $3 brand, $4 what it is made for,
+-- $5 when it may begin, $6 name of its lease, $7 parameters as JSON, $8 key, $9 by whom, $10 why.
+INSERT INTO tidegate.job_run (
+    job, tenant, brand, scheduled_at, due_at, trigger, lock_name, parameters, idempotency_key, asked_by, reason
+)
+VALUES ($1, $2, $3, $4, $5, 'manual', $6, $7, $8, $9, $10)
+ON CONFLICT (job, tenant, brand, idempotency_key) DO NOTHING
+RETURNING id
+
+-- name: run_of_request
+-- The run that was asked for under a key, and what with. $1 job, $2 tenant, $3 brand, $4 key.
+SELECT r.id, r.parameters
+FROM tidegate.job_run AS r
+WHERE r.job = $1 AND r.tenant = $2 AND r.brand = $3 AND r.idempotency_key = $4
+
+-- name: scope_of_run
+-- Whose data a run works on. $1 service, $2 run.
+SELECT j.code, r.tenant, r.brand
+FROM tidegate.job_run AS r
+JOIN tidegate.job AS j ON j.id = r.job
+WHERE j.service = $1 AND r.id = $2
+
+-- name: lock_clock_run
+-- A run that is to be decided about; nobody else decides meanwhile. $1 service, $2 run.
+SELECT r.state
+FROM tidegate.job_run AS r
+JOIN tidegate.job AS j ON j.id = r.job
+WHERE j.service = $1 AND r.id = $2
+FOR UPDATE OF r
+
+-- name: cancel_due_run
+-- $1 run, $2 by whom.
+UPDATE tidegate.job_run SET state = 'cancelled', finished_at = now(), cancel_asked_by = $2 WHERE id = $1
+
+-- name: ask_to_cancel_run
+-- Its holder ends it after the unit in hand. $1 run, $2 by whom.
+UPDATE tidegate.job_run SET cancel_asked_by = $2 WHERE id = $1
+
+-- name: clock_runs
+-- The newest runs of a service, newest first. $1 service, $2 job (NULL: all), $3 how many.
+SELECT
+    r.id, j.code, r.tenant, r.brand, r.scheduled_at, r.due_at, r.trigger, r.state, r.missed, r.attempt, r.first_run,
+    r.asked_by, r.reason, r.correlation_id, r.holder, r.processed, r.skipped, r.failed, r.cancel_asked_by, r.error_class,
+    r.error_message, r.created_at, r.started_at, r.moved_at, r.finished_at
+FROM tidegate.job_run AS r
+JOIN tidegate.job AS j ON j.id = r.job
+WHERE j.service = $1 AND ($2::text IS NULL OR j.code = $2)
+ORDER BY r.id DESC
+LIMIT $3
+
+-- name: drop_ended_runs
+-- Some of the runs of a job that ended long ago. $1 job, $2 before when, $3 how many.
+DELETE FROM tidegate.job_run
+WHERE id IN (
+    SELECT r.id FROM tidegate.job_run AS r
+    WHERE r.job = $1 AND r.finished_at < $2
+    LIMIT $3
+    FOR UPDATE SKIP LOCKED
+)
+RETURNING id
+
+-- name: drop_done_items
+-- Some of the results of items that were done long ago. $1 job, $2 before when, $3 how many.
+DELETE FROM tidegate.job_item AS i
+USING (
+    SELECT d.job, d.tenant, d.brand, d.key FROM tidegate.job_item AS d
+    WHERE d.job = $1 AND d.outcome = 'done' AND d.decided_at < $2
+    LIMIT $3
+    FOR UPDATE SKIP LOCKED
+) AS old
+WHERE i.job = old.job AND i.tenant = old.tenant AND i.brand = old.brand AND i.key = old.key
+RETURNING i.key

@@ -85,24 +85,35 @@ def _tell(ending: Ending, seconds: float) -> None:
 
 
 async def _worked(hands: RunHands, run: ClaimedRun) -> Ending:
-    """Works until there is nothing more to do, or something ends it; returns what."""
+    """Works until there is nothing more to do, or something ends it; returns what. Raises LeaseLost."""
     limit = asyncio.timeout(hands.job.max_duration.total_seconds())
     try:
         async with limit:
             return await _Road(hands, run).work()
-    except TimeoutError:
-        if not limit.expired():
-            raise
-        error = OverTime(f"cut off after {hands.job.max_duration} (max_duration); what it has done stands")
-        return Ending(RunState.FAILED, cause=cause_of(error, Reason.HANDLER_FAILED))
-    except ItemFailed as failed:
-        return Ending(RunState.FAILED, cause=failed.cause, is_final=failed.is_final)
-    except HandlerFailed as failed:
-        return await _query_failed(hands, failed)
-    except Interrupted as error:
-        return Ending(RunState.DUE, why=str(error))
-    except Transient as error:
-        return Ending(RunState.DUE, why=str(error), rest=_OUTAGE_REST)
+    except LeaseLost:
+        raise
+    except Exception as error:
+        if isinstance(error, TimeoutError) and limit.expired():
+            return _failed(OverTime(f"cut off after {hands.job.max_duration} (max_duration); what it has done stands"))
+        return await _ending_of(hands, error)
+
+
+async def _ending_of(hands: RunHands, error: Exception) -> Ending:
+    match error:
+        case ItemFailed():
+            return Ending(RunState.FAILED, cause=error.cause, is_final=error.is_final)
+        case HandlerFailed():
+            return await _query_failed(hands, error)
+        case Interrupted():
+            return Ending(RunState.DUE, why=str(error))
+        case Transient():
+            return Ending(RunState.DUE, why=str(error), rest=_OUTAGE_REST)
+        case _:
+            return _failed(error, is_final=isinstance(error, Misconfigured))
+
+
+def _failed(error: Exception, *, is_final: bool = False) -> Ending:
+    return Ending(RunState.FAILED, cause=cause_of(error, Reason.HANDLER_FAILED), is_final=is_final)
 
 
 async def _query_failed(hands: RunHands, failed: HandlerFailed) -> Ending:

@@ -1,0 +1,156 @@
+"""The part of a worker that runs jobs by the clock: it schedules, claims as much as it has room for, and works.
+
+An idle host asks the database one question every half heartbeat. A schedule is made into runs when it comes due, not
+when somebody looks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import structlog
+
+from tidegate.jobs.clockwork.history import History
+from tidegate.jobs.clockwork.runner import work_off
+from tidegate.jobs.clockwork.runs import HEARTBEAT, ClaimedRun, Found
+from tidegate.jobs.clockwork.scheduler import Scheduler
+from tidegate.jobs.clockwork.units import RunHands
+from tidegate_kernel import logs
+from tidegate_kernel.clock import Clock
+from tidegate_kernel.errors import Transient
+from tidegate_kernel.event import JobId
+from tidegate_kernel.metrics import Metrics
+
+_log = structlog.get_logger(__name__)
+
+RUNS_AT_ONCE = 4
+"""Runs of one process side by side. Each holds a connection while it works; more replicas carry more."""
+
+_FORGET_EVERY = timedelta(hours=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """How often a process gives signs of life, and how many runs it works on at once.
+
+    Leases last `heartbeat` and a half, and runs without a holder are looked for every half: what a dead process has
+    left is found within two.
+    """
+
+    heartbeat: timedelta = HEARTBEAT
+    runs_at_once: int = RUNS_AT_ONCE
+    grace: timedelta = timedelta(seconds=20)
+
+    @property
+    def lease_ttl(self) -> timedelta:
+        return self.heartbeat * 1.5
+
+    @property
+    def look_seconds(self) -> float:
+        return self.heartbeat.total_seconds() / 2
+
+
+class ClockHost:
+    """Runs the jobs of `hands` in this process until `stop`, which is also the hands' own."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        hands: Mapping[JobId, RunHands],
+        *,
+        clock: Clock,
+        metrics: Metrics,
+        history: History,
+        pace: Pace,
+    ) -> None:
+        self._scheduler, self._hands, self._clock, self._metrics = scheduler, hands, clock, metrics
+        self._history, self._pace = history, pace
+        self._at_work: set[asyncio.Task[None]] = set()
+        self._wake = asyncio.Event()
+        self._forget_at: float = 0.0
+        self.last_sign = clock.monotonic()
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Returns after `stop`, with every run given back after its unit in hand, or cut off after the grace period."""
+        stopping = asyncio.create_task(self._wake_at(stop), name="clock-stop")
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                while not stop.is_set():
+                    wait_seconds = await self._turn(tasks)
+                    await self._rest(wait_seconds)
+                await self._leave()
+        finally:
+            stopping.cancel()
+
+    async def _turn(self, tasks: asyncio.TaskGroup) -> float:
+        """Does what there is to do now; returns after how many seconds there may be more."""
+        self.last_sign = self._clock.monotonic()
+        try:
+            await self._scheduler.make_runs()
+            found = await self._scheduler.look()
+            if await self._scheduler.end_stalled(found):
+                found = await self._scheduler.look()  # others go on with them
+            self._measure(found)
+            if found.next_due_at is not None and found.next_due_at <= self._clock.now():
+                await self._claim(tasks)
+            await self._forget()
+        except Transient as error:
+            _log.warning(logs.SCHEDULE_HELD_BACK, error=str(error))
+            return self._pace.look_seconds
+        return self._seconds_until(found.next_due_at)
+
+    async def _claim(self, tasks: asyncio.TaskGroup) -> None:
+        room = self._pace.runs_at_once - len(self._at_work)
+        runs = await self._scheduler.claim(room) if room > 0 else []
+        for run in runs:
+            task = tasks.create_task(self._work(run), name=f"run-{run.id}")
+            self._at_work.add(task)
+            task.add_done_callback(self._ended)
+
+    async def _work(self, run: ClaimedRun) -> None:
+        try:
+            await work_off(self._hands[run.job], run, ttl=self._pace.lease_ttl)
+        except Transient as error:
+            # Its lease runs out, and whoever finds it goes on with it.
+            _log.warning(logs.RUN_LOST, job=self._hands[run.job].job.code, run=run.id, error=str(error))
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._at_work.discard(task)
+        self._wake.set()
+
+    def _measure(self, found: Found) -> None:
+        for number, job in self._scheduler.jobs.items():
+            self._metrics.runs_due.labels(job.code).set(found.due.get(number, 0))
+
+    async def _forget(self) -> None:
+        now = self._clock.monotonic()
+        if now >= self._forget_at:
+            self._forget_at = now + _FORGET_EVERY.total_seconds()
+            await self._history.forget()
+
+    def _seconds_until(self, due_at: datetime | None) -> float:
+        """Until the next occurrence, run or look: what is due and cannot be had waits for that."""
+        now = self._clock.now()
+        times = [at for at in (self._scheduler.next_occurrence, due_at) if at is not None and at > now]
+        return min([self._pace.look_seconds, *((at - now).total_seconds() for at in times)])
+
+    async def _rest(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._wake.wait()
+        except TimeoutError:
+            return
+        self._wake.clear()
+
+    async def _wake_at(self, stop: asyncio.Event) -> None:
+        await stop.wait()
+        self._wake.set()
+
+    async def _leave(self) -> None:
+        if self._at_work:
+            await asyncio.wait(self._at_work, timeout=self._pace.grace.total_seconds())
+        for task in self._at_work:
+            task.cancel()
