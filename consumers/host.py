@@ -17,12 +17,16 @@ from tidegate_kernel.event import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class LaneSettings:
-    """What differs between jobs and places. `drain_timeout` bounds a revoke and a stop."""
+    """What differs between jobs and places. `drain_timeout` bounds a revoke and a stop.
+
+    `linger`: so long a partition that is caught up is left alone after a small batch, so that the next one is larger.
+    """
 
     lanes: int = 2
     batch_size: int = 500
     drain_timeout: timedelta = timedelta(seconds=20)
     retry: RetryPolicy = field(default_factory=RetryPolicy)
+    linger: timedelta = timedelta(0)
 
 
 class LaneHost(Protocol):

@@ -90,7 +90,8 @@ class Lane:
         own = self._holdings.of_lane(self.number)
         for held in own:
             held.note_end(self._source)
-        ready = {held.partition: held for held in own if held.is_ready}
+        now = self._host.clock.monotonic()
+        ready = {held.partition: held for held in own if held.is_ready and held.fetch_due <= now}
         if not ready:
             await self._host.clock.sleep(_NOTHING_OWNED_SECONDS)
             return ()

@@ -52,7 +52,8 @@ class Holding:
     partition's end. Before offset `suspect_until` may stand what ended the last owners; `group` bounds how many records
     are handled at once then, `is_attempting`: one is, alone. These times are monotonic seconds; timestamps of records
     are milliseconds. `corrections`: what had been decided about its records when it was taken. `gathered`: the records
-    that were read so far of a range which was begun before.
+    that were read so far of a range which was begun before. Before `fetch_due` it is left to
+    fill.
     """
 
     partition: TopicPartition
@@ -67,6 +68,7 @@ class Holding:
     tail_seen: int | None = None
     tail_due: float = 0.0
     in_hand_since: float | None = None
+    fetch_due: float = 0.0
     empty_fetches: int = 0
     stalled_since: float | None = None
     oldest_in_hand: int | None = None

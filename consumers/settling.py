@@ -90,6 +90,10 @@ class Settling:
     def _settled(self, held: Holding, batch: Batch, outcome: Outcome, *, started: float) -> None:
         held.settle(batch)
         self._wait_no_more(held)
+        settings = self._host.settings
+        # Behind, every record that is there is taken at once; caught up, each would become a batch of its own.
+        if settings.linger and len(batch.records) < settings.batch_size and held.is_drained(self._source):
+            held.fetch_due = started + settings.linger.total_seconds()
         self._host.meter.settled(batch, outcome, seconds=self._host.clock.monotonic() - started)
 
     async def _note_settled(self, batch: Batch, outcome: Outcome) -> None:

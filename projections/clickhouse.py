@@ -6,6 +6,7 @@ import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,8 @@ class ClickHouse:
     `partition_by` is an expression of ClickHouse; readers see one row per key also where its versions lie in several
     partitions. Raises Misconfigured for names and types that cannot be used.
 
+    Caught up, a partition of a topic is written once per `linger` at most; behind, in batches of up to `batch_size`.
+
     `row` is the model of the documents, if they have one: a msgspec Struct, pydantic model, dataclass or TypedDict. It
     is held against the columns at once; of plain dicts nothing is known before the first event.
 
@@ -49,6 +52,8 @@ class ClickHouse:
     batch_size: int = 10_000
     stable_batches: bool = False
     row: type[Any] | None = None
+    # Small parts as fast as events trickle in would be more than merges can follow.
+    linger: timedelta = timedelta(seconds=1)
 
     def __post_init__(self) -> None:
         for name in (self.table, self.version_column, *self.columns):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -322,4 +323,5 @@ def _lane_settings(job: Job, settings: Settings) -> LaneSettings:
         batch_size=job.batch_size or default,
         drain_timeout=settings.drain_timeout,
         retry=job.retry,
+        linger=getattr(job.sink, "linger", timedelta(0)) if isinstance(job, ProjectionJob) else timedelta(0),
     )
