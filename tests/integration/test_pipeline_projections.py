@@ -11,7 +11,7 @@ import pytest
 from projections.memory import MemorySink
 from projections.sink import Applied
 from tests.integration.road import MakeRoad, Road, SentRecord, record
-from tidegate import CloudEvents, Delete, Event, Json, ProjectionJob, Tombstone, Topic, Upsert, on
+from tidegate import CloudEvents, Delete, Event, Json, ProjectionJob, Tombstone, Topic, Upsert, VersionHeader, on
 from tidegate_kernel.errors import Reason, StaleOwner, Transient
 from tidegate_kernel.postgres import Pool
 
@@ -182,6 +182,25 @@ async def test_tombstone_without_a_version_is_a_dead_letter(make_road: MakeRoad,
     (letter,) = await road.dead_letters()
     assert (letter["key"], letter["value"], letter["reason"]) == (None, None, Reason.NO_VERSION)
     assert await road.stored_offset() == 1
+
+
+async def test_declared_header_orders_a_delete_among_upserts(make_road: MakeRoad, sink: MemorySink) -> None:
+    """Cases 29 and 90: the newer delete deletes, the older one does not, and one that does not say is a dead letter."""
+
+    def gone(tombstone: Tombstone) -> Delete:
+        return Delete((tombstone.key or b"").decode(), version=tombstone.version)
+
+    topic = Topic(
+        "orders", format=Json(), envelope=CloudEvents(), tombstone=gone, tombstone_version=VersionHeader("version")
+    )
+    road = await make_road(job(sink, topic=topic), sink=sink)
+    deletes = [SentRecord(n, None, [("version", told)], key=key) for n, key, told in
+               ((3, b"1", b"9"), (4, b"2", b"4"), (5, b"3", b"soon"))]  # fmt: skip
+
+    await road.handle([*(note(n - 1, n, version=5) for n in (1, 2, 3)), *deletes])
+
+    assert set(sink.rows()) == {"2", "3"}
+    assert [(row["offset"], row["reason"]) for row in await road.dead_letters()] == [(5, Reason.NO_VERSION)]
 
 
 async def test_sink_outage_burns_no_attempt(make_road: MakeRoad, sink: MemorySink) -> None:

@@ -29,7 +29,9 @@ from tidegate.console.projections import SinkState, sink_statuses
 from tidegate.console.resetting import ResetPlan, plan_reset, reset_projection
 from tidegate.jobs.publishing import cloud_event
 from tidegate.stack.names import StackAddresses
+from tidegate.worker import run_worker
 from tidegate_kernel.errors import Denied, Misconfigured, NeedsRebuild, Transient
+from tidegate_kernel.event import JobCode
 from tidegate_kernel.kafka import create_topics, open_writer
 from tidegate_kernel.permissions import Actor, Role
 from tidegate_kernel.postgres import Pool
@@ -208,6 +210,18 @@ async def test_changed_schema_is_refused_at_start_and_reset_fills_the_declared_o
     (status,) = await sink_statuses(service.app(), service.settings)
     assert status.state is SinkState.AS_DECLARED
     assert await service.audit() == [("ada", "done")]
+
+
+async def test_worker_of_the_changed_release_does_not_start(service: Service) -> None:
+    """It says what differs and touches nothing, where a worker that began would write half of its documents."""
+    service.release()
+    await create_topics(service.settings.kafka, {service.app().dlq_topic(JobCode("shown")): 1}, replication=1)
+
+    with pytest.raises(NeedsRebuild, match="needs rebuild"):
+        async with asyncio.timeout(60):
+            await run_worker(service.app(), service.settings, ["shown"], stop=asyncio.Event())
+
+    assert await service.shown() == ALL
 
 
 async def test_plan_says_what_would_be_gone_and_changes_nothing(service: Service) -> None:
