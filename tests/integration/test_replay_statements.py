@@ -13,7 +13,7 @@ import pytest
 from tidegate_kernel.postgres import Connection
 from tidegate_kernel.queries import load_queries
 
-_QUERIES = load_queries("dlq")
+_QUERIES = load_queries("dlq") | load_queries("dlq.runs") | load_queries("dlq.sequences")
 _KEYS, _BATCH = 4000, 200
 # The most that one of them has needed is 38: of a table's six indexes and the rows behind them.
 _MOST_PAGES_EACH = 100

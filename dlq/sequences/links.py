@@ -1,21 +1,19 @@
-"""The sequences of keys as a run works through them: dead letters and the events parked behind them, in their order."""
+"""What stands in a sequence, in which order; what is put there and taken out."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
-from datetime import date, datetime, timedelta
-from typing import Any, NamedTuple
+from collections.abc import Collection, Mapping, Sequence
+from datetime import timedelta
+from typing import NamedTuple
 from uuid import UUID
 
 from dlq.parking import OrderKey, blocked_among, by_topic
-from dlq.stored import StoredRecord, stored_record
 from tidegate_kernel.event import JobId
 from tidegate_kernel.postgres import Connection
 from tidegate_kernel.queries import load_queries
 
-_QUERIES = load_queries("dlq")
+_QUERIES = load_queries(__package__)
 
 
 class Link(NamedTuple):
@@ -33,48 +31,6 @@ class Link(NamedTuple):
     partition: int
     is_shared: bool = False
     is_held_back: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LetterRecord:
-    """What a letter holds. `claim` is what it has taken in the inbox. `corrected`: somebody has edited it."""
-
-    record: StoredRecord
-    topic_id: UUID
-    claim: tuple[date, UUID] | None
-    last_failed_at: datetime
-    has_payload: bool
-    correction: str | None
-    corrected_value: bytes | None
-
-    @property
-    def current(self) -> StoredRecord:
-        """The record as it is to be handled now."""
-        return replace(self.record, value=self.corrected_value) if self.correction == "edit" else self.record
-
-
-@dataclass(frozen=True, slots=True)
-class ParkedRecord:
-    """What a parked event holds, and its claim. `correction`: somebody has decided about its record meanwhile."""
-
-    record: StoredRecord
-    claim: tuple[date, UUID]
-    correction: str | None
-    corrected_value: bytes | None
-
-    @property
-    def current(self) -> StoredRecord:
-        """The record as it is to be handled now."""
-        return replace(self.record, value=self.corrected_value) if self.correction == "edit" else self.record
-
-
-class OpenLetter(NamedTuple):
-    """Where the record of a letter stands that a run has yet to decide, and how many bytes it holds."""
-
-    offset: int
-    topic_id: UUID
-    partition: int
-    bytes: int
 
 
 async def limit_silence(connection: Connection, limit: timedelta) -> None:
@@ -119,47 +75,6 @@ async def keys_of(connection: Connection, letters: Sequence[UUID]) -> Mapping[UU
 async def loose_keys(connection: Connection, job: JobId) -> Sequence[OrderKey]:
     """Returns keys whose sequences begin with a parked event: a run was cut short behind a letter."""
     return [OrderKey(row["topic"], row["key"]) for row in await connection.fetch(_QUERIES["loose_keys"], job)]
-
-
-async def letters_of_run(connection: Connection, run: int, letters: Sequence[UUID]) -> Mapping[UUID, LetterRecord]:
-    """Returns those of the letters that the run has yet to decide. Nobody changes what they hold until it has."""
-    rows = await connection.fetch(_QUERIES["letters_of_run"], run, list(letters))
-    return {row["id"]: _letter(row) for row in rows}
-
-
-async def open_letters(connection: Connection, run: int, letters: Sequence[UUID]) -> Mapping[UUID, OpenLetter]:
-    """Returns those of the letters that the run has yet to decide, without what they hold."""
-    rows = await connection.fetch(_QUERIES["open_letters"], run, list(letters))
-    return {row["id"]: OpenLetter(*list(row)[1:]) for row in rows}
-
-
-async def bytes_of_events(connection: Connection, numbers: Sequence[int]) -> Mapping[int, int]:
-    """Returns how many bytes parked events hold."""
-    rows = await connection.fetch(_QUERIES["bytes_of_events"], list(numbers))
-    return {row["id"]: row["bytes"] for row in rows}
-
-
-async def lock_letters(connection: Connection, run: int, letters: Sequence[UUID]) -> Set[UUID]:
-    """Returns those of the letters that the run has yet to decide, locked until the caller's transaction ends."""
-    rows = await connection.fetch(_QUERIES["lock_letters_of_run"], run, list(letters))
-    return {row["id"] for row in rows}
-
-
-async def letter_records(connection: Connection, letters: Sequence[UUID]) -> Mapping[UUID, LetterRecord]:
-    """Returns what the letters hold, whoever has them. Nothing is locked."""
-    rows = await connection.fetch(_QUERIES["letter_records"], list(letters))
-    return {row["id"]: _letter(row) for row in rows}
-
-
-async def in_order_of_places(connection: Connection, letters: Sequence[UUID]) -> Sequence[UUID]:
-    """Returns the letters in the order in which a run takes them up; those that are gone are left out."""
-    return [row["id"] for row in await connection.fetch(_QUERIES["letters_by_place"], list(letters))]
-
-
-async def parked_records(connection: Connection, numbers: Sequence[int]) -> Mapping[int, ParkedRecord]:
-    """Returns the records of parked events, whose keys the caller has locked."""
-    rows = await connection.fetch(_QUERIES["parked_records"], list(numbers))
-    return {row["id"]: _parked(row) for row in rows}
 
 
 class Failed(NamedTuple):
@@ -212,24 +127,6 @@ async def take_out(
         freed += (OrderKey(topic, digest) for digest in free)
         behind += (OrderKey(topic, row["key"]) for row in waited)
     return TakenOut(freed, behind)
-
-
-def _letter(row: Any) -> LetterRecord:
-    claimed = row["claimed_id"]
-    return LetterRecord(
-        record=stored_record(row),
-        topic_id=row["topic_id"],
-        claim=None if claimed is None else (row["claimed_bucket"], claimed),
-        last_failed_at=row["last_failed_at"],
-        has_payload=row["has_payload"],
-        correction=row["correction"],
-        corrected_value=row["corrected_value"],
-    )
-
-
-def _parked(row: Any) -> ParkedRecord:
-    claim = (row["claimed_bucket"], row["claimed_id"])
-    return ParkedRecord(stored_record(row), claim, row["correction"], row["corrected_value"])
 
 
 def _columns(keys: Collection[OrderKey]) -> tuple[list[str], list[UUID]]:
