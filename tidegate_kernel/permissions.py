@@ -165,7 +165,8 @@ def check(actor: Actor, deed: Deed) -> None:
     if deed.action not in _COMPARE_SCOPES_THEMSELVES and not actor.covers(deed.tenant, deed.brand):
         raise Denied(
             f"{deed} is refused: token {actor.name!r} is limited to {scope_text(actor.tenants, actor.brands)}, "
-            f"and this concerns {_concerned(deed)}"
+            f"and this concerns {_concerned(deed)}: keep to what is within that limit, or take a token that covers it "
+            f"('tidegate tokens create NAME --role {LEAST_ROLE[deed.action]}')"
         )
     if len(deed.reason) > MOST_REASON_CHARACTERS:
         raise Denied(f"{deed} is refused: the reason is longer than {MOST_REASON_CHARACTERS} characters")

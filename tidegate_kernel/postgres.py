@@ -14,7 +14,7 @@ from weakref import WeakSet
 import asyncpg
 
 from tidegate_kernel.cancellation import raise_if_cancelled
-from tidegate_kernel.errors import Misconfigured, Transient
+from tidegate_kernel.errors import Misconfigured, Transient, Unreachable
 from tidegate_kernel.pooler import SharedConnection, is_pooled
 from tidegate_kernel.silence import give_up_when_silent
 
@@ -124,7 +124,7 @@ async def open_pool(
 
     `connections` gets a hand on all of them.
 
-    Raises Misconfigured if the server cannot be reached or refuses the credentials at the start.
+    Raises Unreachable if the server does not answer at the start, Misconfigured if it refuses the credentials.
     """
     limits = {
         "statement_timeout": str(int(statement_timeout.total_seconds() * 1000)),
@@ -156,11 +156,11 @@ async def open_pool(
 
 @asynccontextmanager
 async def connect(dsn: str) -> AsyncIterator[Connection]:
-    """Yields one connection for a command that needs a few statements. Raises Misconfigured as `open_pool`."""
+    """Yields one connection for a command that needs a few statements. Raises as `open_pool`."""
     try:
         connection = await connect_anywhere(dsn)
     except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, ValueError) as error:
-        raise Misconfigured(_unreachable(dsn, error)) from error
+        raise _unreachable(dsn, error) from error
     try:
         yield connection
     finally:
@@ -225,11 +225,13 @@ def _through_pooler(identity: Mapping[str, str], limits: Mapping[str, str]) -> d
     return {"server_settings": dict(identity), "statement_cache_size": 0, "connection_class": Limited}
 
 
-def _unreachable(dsn: str, error: BaseException) -> str:
-    state = getattr(error, "sqlstate", None)
-    if state in _CREDENTIAL_STATES:
-        return f"postgres at {address(dsn)} refused the connection ({error}); check TIDEGATE_POSTGRES_DSN"
-    return f"postgres at {address(dsn)} cannot be reached ({_spelled(error)}); check TIDEGATE_POSTGRES_DSN"
+def _unreachable(dsn: str, error: BaseException) -> Misconfigured:
+    where, check = f"postgres at {address(dsn)}", "check TIDEGATE_POSTGRES_DSN"
+    if getattr(error, "sqlstate", None) in _CREDENTIAL_STATES:
+        return Misconfigured(f"{where} refused the connection ({error}); {check}")
+    told = f"{where} cannot be reached ({_spelled(error)}); {check}"
+    # An address that is none is no server that is away.
+    return Misconfigured(told) if isinstance(error, ValueError) else Unreachable(told)
 
 
 def _spelled(error: BaseException) -> str:

@@ -83,13 +83,21 @@ def test_pages_follow_one_another(failed: Cli) -> None:
     assert first["letters"] != second["letters"]
 
 
-@pytest.mark.parametrize("command", ["list", "stats"])
+@pytest.mark.parametrize("command", ["list", "stats", "runs"])
 def test_a_misspelt_job_is_told(failed: Cli, command: str) -> None:
     """An empty table must not look like good news. No misuse: letters of a job that is gone are still shown."""
     done = failed.run("dlq", command, "--job", "legder")
 
     assert done.returncode == 0
     assert "has no job 'legder' today; its jobs: ledger, search" in done.stderr
+
+
+def test_a_database_that_is_away_is_no_misuse(failed: Cli) -> None:
+    """A script that types the same words again does right, so the exit code must not say that they are wrong."""
+    done = failed.run("dlq", "list", TIDEGATE_POSTGRES_DSN="postgresql://anna:secret@127.0.0.1:1/shop")
+
+    assert (done.returncode, "postgres at 127.0.0.1:1/shop cannot be reached" in done.stderr) == (1, True), done.stderr
+    assert "secret" not in done.stderr
 
 
 def test_a_group_of_stats_is_a_filter_of_the_list(failed: Cli) -> None:

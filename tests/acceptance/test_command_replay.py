@@ -98,6 +98,7 @@ def test_the_instruction_of_a_letter_works_when_pasted(failed: Cli, rows: Rows) 
     assert "replay of 1 letter of job 'ledger'" in plan.stdout
     assert "1 event parked behind these letters will be handled too" in plan.stdout
     assert (paid(rows), rows("SELECT 1 FROM tidegate.replay")) == ({}, [])
+    assert "1 event of its key waits behind it" in failed.run("dlq", "show", pasted[4]).stdout
 
     (_, command) = plan.stderr.split("to do it: ")
     done = failed.run(*shlex.split(command)[1:], **MENDED)
@@ -221,6 +222,7 @@ def test_who_may_not_replay_is_refused_and_audited(letters: Letters, bearers: di
     ends = (viewer, both, theirs, discarding)
     assert [done.returncode for done in ends] == [3, 3, 3, 3], [done.stderr for done in ends]
     assert "limited to tenants acme" in theirs.stderr
+    assert "take a token that covers it ('tidegate tokens create NAME --role operator')" in theirs.stderr
     assert "a token with role admin" in discarding.stderr
     assert audited(rows, 4) == [
         ("viola", "dlq:replay", "denied"),

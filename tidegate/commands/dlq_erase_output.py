@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from tidegate.commands.options import print_table, tell
+from tidegate.commands.readable import counted
 from tidegate.console.erasing import ErasurePlan, JobErased, JobPlan
 
 if TYPE_CHECKING:  # its client takes long to import, and every command of the group imports this module
@@ -26,7 +27,11 @@ def print_erasure(
         return
     for job, each in zip(plan.jobs, done, strict=True):
         tell(*_deeds(job, each))
-    tell("nothing of it is left" if not left else f"{left} letters or parked events are there now: type it again")
+    tell("nothing of it is left" if not left else f"{_left(left)} there now: type it again")
+
+
+def _left(left: int) -> str:
+    return "1 letter or parked event is" if left == 1 else f"{left:,} letters or parked events are"
 
 
 def _cells(job: JobPlan) -> list[object]:
@@ -38,29 +43,33 @@ def _hazards(plan: ErasurePlan) -> Iterator[str]:
     for job in plan.jobs:
         code, extent = job.origin.job_code, job.extent
         if extent.undecided:
-            yield f"{code}: {extent.undecided} of the letters are undecided; erased they can never be replayed"
+            are = "1 of the letters is" if extent.undecided == 1 else f"{extent.undecided:,} of the letters are"
+            yield f"{code}: {are} undecided; erased, nothing of it can ever be replayed"
         if extent.waiting:
-            yield f"{code}: {extent.waiting} events wait in the same sequences; those of others lose what they wait for"
+            wait = f"{counted(extent.waiting, 'event')} {'waits' if extent.waiting == 1 else 'wait'}"
+            yield f"{code}: {wait} in the same sequences; those of others lose what they wait for"
         if extent.parked:
-            yield f"{code}: {extent.parked} parked events will never be handled"
+            yield f"{code}: {counted(extent.parked, 'parked event')} will never be handled"
         if job.unknown:
-            yield f"{code}: {job.unknown} letters do not decode and were not looked into: --key finds them"
+            decode = "does not decode and was" if job.unknown == 1 else "do not decode and were"
+            yield f"{code}: {counted(job.unknown, 'letter')} {decode} not looked into: --key finds what it names"
     if plan.blind:
         yield f"not looked into, they declare no {plan.subject.kind}: {', '.join(plan.blind)}"
     if plan.published:
-        yield f"{plan.published} events with this key that handlers published wait for Kafka: not erased"
+        wait = "waits" if plan.published == 1 else "wait"
+        yield f"{counted(plan.published, 'event')} with this key, published by handlers, {wait} for Kafka: not erased"
 
 
 def _deeds(job: JobPlan, done: JobErased) -> Iterator[str]:
     code, erased = job.origin.job_code, done.erased
     letters = sum(erased.letters.values())
     yield (
-        f"{code}: erased {letters} letters, {erased.parked} parked events, {erased.edits} edits, "
-        f"{erased.copies} copies in the outbox"
+        f"{code}: erased {counted(letters, 'letter')}, {counted(erased.parked, 'parked event')}, "
+        f"{counted(erased.edits, 'edit')}, in the outbox {erased.copies:,} of the copies"
     )
     if done.loose:
         yield (
-            f"{code}: {done.loose} events wait with no letter before them any more; they go on with "
+            f"{code}: with no letter before them any more {counted(done.loose, 'event')} wait; they go on with "
             f"'tidegate dlq replay --job {code} --reason … --yes'"
         )
     for letter in erased.busy:

@@ -19,6 +19,7 @@ from tidegate.commands.options import (
     tell,
     wait_for,
 )
+from tidegate.commands.readable import counted
 from tidegate.migrations.revisions import require_schema
 from tidegate_kernel.postgres import connect
 
@@ -77,7 +78,8 @@ async def _import(app: App, settings: Settings, code: str) -> ImportReport:
 
 
 def _told(plan: ImportPlan) -> Iterator[str]:
-    yield f"topic {plan.topic}: {plan.records} records tell of {sum(plan.letters.values())} letters"
+    letters = counted(sum(plan.letters.values()), "letter")
+    yield f"topic {plan.topic}: {counted(plan.records, 'record')} told of {letters}"
     yield from (f"  {state}: {letters}" for state, letters in _counts(plan.letters).items())
     yield f"  malformed: {plan.misfits}"
     yield from (f"    {place}: {why}" for place, why in plan.first_misfits.items())
@@ -88,7 +90,7 @@ def _told(plan: ImportPlan) -> Iterator[str]:
 
 def _done(report: ImportReport) -> str:
     counts = ", ".join(f"{letters} {state}" for state, letters in _counts(report.restored).items())
-    return f"{report.total} letters came in{': ' if counts else ''}{counts}; next: tidegate dlq stats"
+    return f"{counted(report.total, 'letter')} came in{': ' if counts else ''}{counts}; next: tidegate dlq stats"
 
 
 def _counts(counts: Mapping[Any, int]) -> dict[str, int]:

@@ -11,7 +11,7 @@ from rich.markup import escape
 
 from tidegate.app import App
 from tidegate.commands.options import print_table, say
-from tidegate.commands.readable import printable, spelled
+from tidegate.commands.readable import counted, printable, spelled
 from tidegate.console.letters import LetterDetails, LetterGroup, LetterPage, LetterStats, ListedLetter, Payload
 
 _NOT_SHOWN = "not shown"
@@ -55,7 +55,8 @@ def print_stats(stats: LetterStats) -> None:
     """The groups go to standard output as a table, the totals to standard error."""
     columns = ["job", "reason", "fingerprint", "letters", "first failed", "last failed", "sample", "error"]
     print_table(columns, [_group_cells(each) for each in stats.groups], right=["letters"])
-    say(f"{stats.all_letters} letters in {stats.all_groups} groups, {len(stats.groups)} of them shown")
+    letters, groups = counted(stats.all_letters, "letter"), counted(stats.all_groups, "group")
+    say(f"{letters} in {groups}, {len(stats.groups):,} of them shown")
 
 
 def _group_cells(each: LetterGroup) -> list[object]:
@@ -98,6 +99,7 @@ def _facts(letter: LetterDetails) -> Iterator[tuple[str, object]]:
     yield "fingerprint", letter.fingerprint
     yield "handler", letter.handler
     yield "service version", letter.service_version
+    yield "waiting", _waiting(letter)
     yield "attempts", letter.attempts
     yield "occurrences", letter.occurrences
     yield "first failed", _time(letter.first_failed_at)
@@ -113,6 +115,13 @@ def _facts(letter: LetterDetails) -> Iterator[tuple[str, object]]:
     yield "corrected", _correction(letter)
     yield "erased", letter.erased_at and f"{_time(letter.erased_at)} by {letter.erased_by}, with key, value and headers"
     yield "claim", letter.claimed_id and f"{letter.claimed_id} of {letter.claimed_bucket}"
+
+
+def _waiting(letter: LetterDetails) -> str | None:
+    if not letter.waiting:
+        return None
+    verb = "waits" if letter.waiting == 1 else "wait"
+    return f"{counted(letter.waiting, 'event')} of its key {verb} behind it"
 
 
 def _correction(letter: LetterDetails) -> str | None:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 import typer
 
 from tidegate.app import App
-from tidegate.commands.dlq_run_output import Tenths, counted
+from tidegate.commands.dlq_run_output import Tenths
 from tidegate.commands.options import actor_of, print_json, say, tell
+from tidegate.commands.readable import counted
 from tidegate.jobs.replays import Asked
 from tidegate.migrations.revisions import require_schema
 from tidegate_kernel.logs import configure_logs

@@ -17,10 +17,11 @@ from dlq.runs import RunKind
 from tidegate.app import App
 from tidegate.commands.dlq_filters import letter_id
 from tidegate.commands.dlq_import import plain_import
-from tidegate.commands.dlq_run_output import counted, plain_plan, plain_report, shown_progress, told_plan, told_run
+from tidegate.commands.dlq_run_output import plain_plan, plain_report, shown_progress, told_plan, told_run
 from tidegate.commands.dlq_words import How, Words, refuse_contradictions
 from tidegate.commands.loading import load_app
 from tidegate.commands.options import actor_of, print_json, say, settings_of, tell, wait_for
+from tidegate.commands.readable import counted
 from tidegate.console.letters import read_letter
 from tidegate.console.replay_hazards import HazardCode, command_of
 from tidegate.console.replay_plan import ReplayPlan, plan_replay

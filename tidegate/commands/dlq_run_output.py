@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from dlq.runs import FailureGroup, Outcome, Run, RunKind, RunState
 from tidegate.commands.options import print_table, say
-from tidegate.commands.readable import printable
+from tidegate.commands.readable import counted, printable
 from tidegate.console.replay_plan import ReplayPlan
 
 if TYPE_CHECKING:
@@ -200,11 +200,6 @@ class _Lines:
 
 def _in_order(outcomes: Mapping[Outcome, int]) -> Iterator[tuple[Outcome, int]]:
     return ((outcome, outcomes[outcome]) for outcome in Outcome if outcomes.get(outcome))
-
-
-def counted(number: int, what: str) -> str:
-    """A number with its noun."""
-    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
 
 
 def _time(at: datetime | None) -> str:

@@ -8,6 +8,7 @@ from typing import Annotated, NamedTuple
 import typer
 
 from dlq.runs import FailureGroup, Run, failures_of, read_run, recent_runs
+from tidegate.commands.dlq_output import say_what_is_not_shown
 from tidegate.commands.dlq_run_output import plain_run, print_runs, told_origin, told_run
 from tidegate.commands.loading import load_app
 from tidegate.commands.options import (
@@ -21,6 +22,7 @@ from tidegate.commands.options import (
     tell,
     wait_for,
 )
+from tidegate.commands.readable import counted
 from tidegate.jobs.replays import FoundRun, approve, find_run, stop
 from tidegate.migrations.revisions import require_schema
 from tidegate_kernel.postgres import connect, translated_errors
@@ -50,7 +52,8 @@ def runs_command(
     as_json: JsonOption = False,
 ) -> None:
     """Show replays and discards: who asked for them and why, how far they are, what became of their letters."""
-    service = load_app(app).service
+    loaded = load_app(app)
+    service = loaded.service
     if run is not None:
         seen = wait_for(_one(settings_of(), service, run))
         if as_json:
@@ -64,7 +67,8 @@ def runs_command(
     elif found:
         print_runs(found)
     else:
-        say("no runs so far")
+        say("no runs so far" if job is None else f"no runs of job {job!r} so far")
+        say_what_is_not_shown(loaded, [job] if job is not None else None, 0)
 
 
 def stop_command(
@@ -90,9 +94,8 @@ def approve_command(
     if as_json:
         print_json({"run": run, "letters": found.letters, "next": command})
     else:
-        tell(
-            f"run {run} of {found.letters} letters, asked for by {found.asked_by}, is approved; to begin it: {command}"
-        )
+        letters = counted(found.letters, "letter")
+        tell(f"run {run} of {letters}, asked for by {found.asked_by}, is approved; to begin it: {command}")
 
 
 async def _one(settings: Settings, service: str, run: int) -> _Seen:

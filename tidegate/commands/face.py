@@ -11,7 +11,7 @@ import typer
 from tidegate.commands.late import Late, group_of
 from tidegate.commands.options import examples, say
 from tidegate.version import __version__
-from tidegate_kernel.errors import Denied, Misconfigured, TidegateError
+from tidegate_kernel.errors import Denied, Misconfigured, TidegateError, Unreachable
 
 _FAILED, _MISUSE, _REFUSED = 1, 2, 3
 
@@ -148,6 +148,8 @@ def _first(group: BaseExceptionGroup[TidegateError]) -> TidegateError:
 
 def _exit_code(error: TidegateError) -> int:
     match error:
+        case Unreachable():
+            return _FAILED  # nothing was typed wrong: the same words do it when the server is back
         case Misconfigured():
             return _MISUSE
         case Denied():

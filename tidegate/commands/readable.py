@@ -14,6 +14,11 @@ class Spelled(NamedTuple):
     text: str
 
 
+def counted(number: int, what: str) -> str:
+    """A number with its noun."""
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
+
+
 def spelled(content: bytes) -> Spelled:
     """Returns `content` so that it can be had back from the text, byte for byte."""
     try:

@@ -153,7 +153,7 @@ class LetterDetails(ListedLetter):
     """All that is known of a letter but what it holds: of key and value the sizes, of headers the names.
 
     `corrected` says what somebody has decided about its record, None if nobody has. `erased_at`, `erased_by`: when and
-    by whom all that was in it was removed.
+    by whom all that was in it was removed. `waiting`: how many events are parked behind it.
     """
 
     topic_id: UUID
@@ -176,6 +176,7 @@ class LetterDetails(ListedLetter):
     corrected_sha256: str | None
     erased_at: datetime | None
     erased_by: str | None
+    waiting: int
 
     @property
     def next_command(self) -> str:

@@ -300,7 +300,15 @@ SELECT
     octet_length(d.value) AS value_bytes, encode(sha256(d.value), 'hex') AS value_sha256, c.kind AS corrected,
     c.made_by AS corrected_by, c.made_at AS corrected_at, c.reason AS correction_reason,
     octet_length(c.value) AS corrected_bytes, encode(sha256(c.value), 'hex') AS corrected_sha256, d.erased_at,
-    d.erased_by
+    d.erased_by,
+    (
+        SELECT count(*)
+        FROM tidegate.blocking_letter AS l
+        JOIN tidegate.parked AS p
+            ON p.job = l.job AND p.topic = l.topic AND p.order_key = l.key
+                AND (p.turn, p."offset") > (l.turn, l."offset")
+        WHERE l.letter = d.id
+    ) AS waiting
 FROM tidegate.dead_letter AS d
 JOIN tidegate.job AS j ON j.id = d.job
 LEFT JOIN tidegate.correction AS c
