@@ -133,7 +133,7 @@ def test_nothing_of_the_subject_is_left_and_all_commands_still_speak(failed: Cli
     assert {name.partition(".")[0] for name in before} == {"dead_letter", "parked"}
     assert _everywhere(failed) == []
     assert JANE not in done.stdout + done.stderr
-    for told in ("ledger: erased 1 letters, 1 parked events", "1 events wait with no letter before them any more"):
+    for told in ("ledger: erased 1 letter, 1 parked event", "1 event waits with no letter before it any more"):
         assert told in done.stdout, told
     assert "nothing of it is left" in done.stdout
     shown = command_cli.run("dlq", "show", letter)

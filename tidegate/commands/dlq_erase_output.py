@@ -68,9 +68,10 @@ def _deeds(job: JobPlan, done: JobErased) -> Iterator[str]:
         f"{counted(erased.edits, 'edit')}, in the outbox {erased.copies:,} of the copies"
     )
     if done.loose:
+        wait = "waits with no letter before it" if done.loose == 1 else "wait with no letter before them"
         yield (
-            f"{code}: with no letter before them any more {counted(done.loose, 'event')} wait; they go on with "
-            f"'tidegate dlq replay --job {code} --reason … --yes'"
+            f"{code}: {counted(done.loose, 'event')} {wait} any more; a run over letters of the job handles what is so "
+            f"first: 'tidegate dlq replay --job {code} --reason … --yes'"
         )
     for letter in erased.busy:
         yield f"{code}: letter {letter} is just being replayed and was left alone: type it again when the run has ended"

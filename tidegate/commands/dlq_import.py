@@ -79,7 +79,8 @@ async def _import(app: App, settings: Settings, code: str) -> ImportReport:
 
 def _told(plan: ImportPlan) -> Iterator[str]:
     letters = counted(sum(plan.letters.values()), "letter")
-    yield f"topic {plan.topic}: {counted(plan.records, 'record')} told of {letters}"
+    tell = "tells" if plan.records == 1 else "tell"
+    yield f"topic {plan.topic}: {counted(plan.records, 'record')} {tell} of {letters}"
     yield from (f"  {state}: {letters}" for state, letters in _counts(plan.letters).items())
     yield f"  malformed: {plan.misfits}"
     yield from (f"    {place}: {why}" for place, why in plan.first_misfits.items())
