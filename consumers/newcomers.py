@@ -31,26 +31,23 @@ class Newcomers:
         known = await self._positions.all()
         for topic in sorted({partition.topic for partition in partitions if partition not in known}):
             older = {p for p, position in known.items() if p.topic == topic and position.topic_id == topic_ids[topic]}
-            await self._begin(source, topic, topic_ids[topic], known=known.keys(), older=older)
+            # Those that we were given are there, whatever the client has heard of the topic.
+            there = await source.partitions_of(topic) | {p for p in partitions if p.topic == topic}
+            await self._begin(source, there - known.keys(), topic_ids[topic], older=older)
         return await self._positions.waiting_newcomers()
 
     async def _begin(
         self,
         source: RecordSource,
-        topic: str,
+        new: Collection[TopicPartition],
         topic_id: UUID,
         *,
-        known: Collection[TopicPartition],
         older: Collection[TopicPartition],
     ) -> None:
-        found = await source.partitions_of(topic)
-        ranges = await source.ranges(found)
-        starts = {p: Position(0, ranges[p].start, topic_id) for p in found if p not in known}
-        if not starts:
-            return  # the client does not know yet of what it was given
+        # Asked for after `new` were there: what is older than they are stands below the ends.
+        ranges = await source.ranges([*new, *older])
+        starts = {partition: Position(0, ranges[partition].start, topic_id) for partition in new}
         if older:
-            # The ends are asked for after the partition was there: what is older than it stands below them.
-            behind = {p: ranges[p].end for p in older if p in ranges}
-            await self._positions.begin_newcomers(starts, behind=behind)
+            await self._positions.begin_newcomers(starts, behind={p: ranges[p].end for p in older})
         else:
             await self._positions.begin(starts)

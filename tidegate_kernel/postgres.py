@@ -34,6 +34,10 @@ _TRANSIENT_CLASSES = ("08", "53")
 _TRANSIENT_STATES = frozenset({"40001", "40P01", "55P03", "25P03", "25006", "57P01", "57P02", "57P03", "57P05"})
 _CONNECT_SECONDS = 10
 _GOODBYE_SECONDS = 5
+# The server ends a statement at its time-out and says so: an answer that is this late will not come. A pooler may first
+# let it wait for a server connection (query_wait_timeout, docs/operations/pgbouncer.md).
+_LATE = timedelta(seconds=5)
+_WAIT_FOR_POOLER = timedelta(seconds=35)
 _CREDENTIAL_STATES = frozenset({"28000", "28P01", "3D000", "42501"})
 
 
@@ -143,7 +147,7 @@ async def open_pool(
         min_size=0,
         max_size=size,
         timeout=10,
-        command_timeout=90,
+        command_timeout=(statement_timeout + (_WAIT_FOR_POOLER if pooled else _LATE)).total_seconds(),
         init=connections.note,
         **(_through_pooler(identity, limits) if pooled else {"server_settings": identity | limits}),
     )
