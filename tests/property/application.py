@@ -23,6 +23,7 @@ from tidegate import (
     Delete,
     Dependency,
     Event,
+    FoldJob,
     Json,
     ProjectionJob,
     Rejected,
@@ -30,6 +31,7 @@ from tidegate import (
     RetryPolicy,
     Topic,
     Upsert,
+    fold,
     handle,
     handle_batch,
     on,
@@ -212,6 +214,44 @@ def mended_document(event: Event[MendedPlaced]) -> Upsert:
     return Upsert(document_id(event.key), event.data.version, {"event": event.id})
 
 
+class Log(msgspec.Struct):
+    """What was folded into a key: event, topic, partition and offset of each, in order."""
+
+    effects: list[tuple[str, str, int, int]]
+
+
+def logged(log: Log | None, event: Event[Any]) -> Log:
+    record = event.record
+    place = (event.id, record.topic, record.partition, record.offset)
+    return Log([*(log.effects if log is not None else ()), place])
+
+
+def note_event(log: Log | None, event: Event[Placed]) -> Log:
+    """Pure: what fails here fails for ever."""
+    after = logged(log, event)
+    match Mood(event.data.mood):
+        case Mood.REJECTED:
+            raise Rejected("no")
+        case Mood.ALWAYS_UNEXPECTED:
+            raise ValueError("always")
+        case Mood.ALWAYS_TRANSIENT:
+            raise RetryLater(after=0.1)
+    return after
+
+
+def note_mended_event(log: Log | None, event: Event[MendedPlaced]) -> Log:
+    return logged(log, event)
+
+
+def log_of(event: Event[Any]) -> str:
+    """Two states for all keys, so that partitions meet at them."""
+    return f"log {sum(event.key or b'') % 2}"
+
+
+def log_document(_: str, log: Log) -> dict[str, Any]:
+    return {"events": [effect[0] for effect in log.effects]}
+
+
 def removed(tombstone: Tombstone) -> Delete | None:
     return Delete(document_id(tombstone.key), int(tombstone.headers["version"] or b"0"))
 
@@ -255,6 +295,18 @@ def make_app(service: str, kind: Kind, world: Surroundings, sink: MemorySink, *,
         projected = on("placed", MendedPlaced, mended_document) if is_mended else on("placed", Placed, document)
         job = ProjectionJob(events=[projected], sink=sink, freshness_sla=timedelta(seconds=5), **common)
         return App(service=service, owner="tests", jobs=[job])
+    if kind is Kind.FOLD:
+        folded = fold("placed", MendedPlaced, note_mended_event) if is_mended else fold("placed", Placed, note_event)
+        totals = FoldJob(
+            events=[folded],
+            key=log_of,
+            state=Log,
+            render=log_document,
+            sink=sink,
+            freshness_sla=timedelta(seconds=5),
+            **common,
+        )
+        return App(service=service, owner="tests", jobs=[totals])
     taken = on("placed", MendedPlaced, to_mended_place) if is_mended else on("placed", Placed, to_place)
     consumer = ConsumerJob(events=[taken], handler_timeout=_HANDLER_TIMEOUT, needs=["payments"], **common)
     handlers = Handlers(service, world)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -11,10 +12,14 @@ import asyncpg
 
 from dlq.runs import Outcome
 from dlq.states import LetterState
-from tests.property.application import published_topic
+from projections.folds.codec import StateCodec
+from projections.folds.dirty import DirtyKeys
+from projections.folds.renderer import Projection, Renderer
+from tests.property.application import CODE, Log, log_document, published_topic
+from tests.property.schedule import Kind
 from tests.property.world import World
 from tidegate_kernel.errors import Reason
-from tidegate_kernel.event import JobCode, TopicPartition
+from tidegate_kernel.event import JobCode, JobId, TopicPartition
 
 Place = tuple[str, int, int]
 """Topic, partition, offset."""
@@ -55,6 +60,13 @@ WHEN (NEW.outcome IS NOT NULL) EXECUTE FUNCTION note_outcome();
 
 _JOB = "SELECT id FROM tidegate.job WHERE service = $1"
 _EFFECTS = "SELECT event, topic, partition, place FROM effect WHERE service = $1 ORDER BY n"
+_FOLDED = """
+SELECT x.e->>0 AS event, x.e->>1 AS topic, (x.e->>2)::int AS partition, (x.e->>3)::bigint AS place, s.key
+FROM tidegate.fold_state AS s
+CROSS JOIN LATERAL json_array_elements(s.state->'effects') WITH ORDINALITY AS x (e, n)
+WHERE s.job = $1
+ORDER BY s.key, x.n
+"""
 _LETTERS = """
 SELECT
     id, topic, partition, "offset", claimed_id, reason, key, value, header_names, header_values, occurrences, state,
@@ -137,6 +149,7 @@ class Evidence:
     runs: Mapping[int, str]
     moves: Sequence[Move]
     documents: Mapping[str, Any]
+    folded: Mapping[str, Sequence[str]]
     positions: Mapping[TopicPartition, int]
 
 
@@ -146,8 +159,10 @@ async def gather_evidence(world: World) -> Evidence:
     job = (await fetch(_JOB, world.service))[0]["id"]
     dlq, out = world.app.dlq_topic(JobCode(world.app.jobs[0].code)), published_topic(world.service)
     published = await fetch(_PUBLISHED, [dlq, out])
+    await _render(world, job)
+    folded = await fetch(_FOLDED, job)
     return Evidence(
-        effects=[_effect(row) for row in await fetch(_EFFECTS, world.service)],
+        effects=[_effect(row) for row in folded or await fetch(_EFFECTS, world.service)],
         letters=[_letter(row) for row in await fetch(_LETTERS, job)],
         parked={_place(row): _content(row) for row in await fetch(_PARKED, job)},
         odd_keys=await fetch(_ODD_KEYS, job),
@@ -159,8 +174,21 @@ async def gather_evidence(world: World) -> Evidence:
         runs={row["id"]: row["state"] for row in await fetch(_RUNS, job)},
         moves=[_move(row) for row in await fetch(_MOVES, job)],
         documents=world.sink.rows(),
+        folded=_by_state(folded),
         positions=await world.positions(),
     )
+
+
+async def _render(world: World, job: JobId) -> None:
+    """What renderers do in workers, after all of them have ended."""
+    if world.kind is Kind.FOLD:
+        projection = Projection(CODE, StateCodec(Log), log_document, "memory", "", 100)
+        renderer = Renderer(DirtyKeys(world.pool, job), world.sink, projection, world.clock, metrics=world.metrics)
+        await world.loop.statement(renderer.render_all)
+
+
+def _by_state(rows: Sequence[asyncpg.Record]) -> Mapping[str, Sequence[str]]:
+    return {key: [row["event"] for row in group] for key, group in groupby(rows, key=lambda row: row["key"])}
 
 
 def _effect(row: asyncpg.Record) -> Effect:

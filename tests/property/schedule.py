@@ -20,6 +20,7 @@ class Kind(StrEnum):
     BATCH = "batch"
     PREPARED = "prepared"
     PROJECTION = "projection"
+    FOLD = "fold"
 
 
 class Mood(StrEnum):

@@ -108,7 +108,7 @@ class World:
 
     @property
     def has_sink(self) -> bool:
-        return self.kind is Kind.PROJECTION
+        return self.kind in (Kind.PROJECTION, Kind.FOLD)
 
     @property
     def group_name(self) -> str:
