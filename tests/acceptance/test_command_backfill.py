@@ -59,10 +59,10 @@ def _documents(cli: Cli) -> int:
 
 
 def test_unreachable_sink_is_named(ready_cli: Cli) -> None:
-    """A worker that cannot reach its store at the start says in one line which, where, and what setting tells it."""
+    """A check that cannot reach the store says in one line which, where, and what setting tells it."""
     nobody = "http://127.0.0.1:9"
 
-    done = ready_cli.run("run", "search", TIDEGATE_ELASTICSEARCH_URL=nobody, TIDEGATE_LOG_LEVEL="error")
+    done = ready_cli.run("run", "search", "--check", TIDEGATE_ELASTICSEARCH_URL=nobody, TIDEGATE_LOG_LEVEL="error")
 
     assert done.returncode == 2, done.stderr
     assert done.stderr.count("\n") == 1, done.stderr
