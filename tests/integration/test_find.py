@@ -170,7 +170,7 @@ async def test_applied_event_is_found_by_its_id_and_by_its_place(bench: Bench) -
     ):
         assert found.is_found
         assert fates(found) == {"notes": Fate.CLAIMED, "mirror": Fate.CLAIMED}
-        assert "not measured" in of(found, "mirror").told
+        assert "readers see" in of(found, "mirror").told
     assert (await bench.at(1)).reading is Reading.READ
     assert of(await bench.at(1), "notes").event_id == "text-1"
 

@@ -13,6 +13,7 @@ from consumers.presence import State
 from tidegate.console.explanation import Cause, Explanation, explain
 from tidegate.console.facts import UNSEEN_SECONDS, Facts, Said
 from tidegate.console.lag import LivePosition, Log
+from tidegate.console.views import View
 from tidegate_kernel.event import TopicPartition
 from tidegate_kernel.source import LogRange
 
@@ -66,6 +67,25 @@ def test_moving_without_settling_is_told_as_such() -> None:
 def test_a_partition_that_is_caught_up_says_so(facts: Facts) -> None:
     """Case 104: nothing to read is no fault."""
     assert explain(facts).cause is Cause.CAUGHT_UP
+
+
+def test_settled_and_not_made_visible_says_why() -> None:
+    """The consumer is well and caught up; readers see nothing of what it does."""
+    view = View(visible=31, still_seconds=5.0, trouble="index 'orders': 503", trouble_seconds=600.0)
+
+    found = explain(replace(says(State.CAUGHT_UP), view=view))
+
+    assert found.cause is Cause.NOT_VISIBLE
+    assert "settled up to 40, and readers see it up to 31" in found.sentence
+    assert "for 10 min: index 'orders': 503" in found.sentence
+
+
+def test_moved_back_is_told_with_where_it_was() -> None:
+    """Who looks at night must not take somebody's rewind for a loss."""
+    found = explain(replace(WELL, view=View(visible=31, still_seconds=5.0, rewound_from=90)))
+
+    assert found.cause is Cause.MOVING
+    assert "moved back from 90, and readers see it up to 31" in found.sentence
 
 
 def test_a_gap_names_the_offsets_and_the_three_commands() -> None:

@@ -59,11 +59,26 @@ def test_claimed_event_tells_when() -> None:
 
 
 def test_claim_of_a_projection_promises_no_more_than_is_known() -> None:
-    """Applied is not visible: nobody measures the sink's refresh, and whoever reads this must know."""
+    """Applied is not visible: an event id alone does not tell how far readers see, and whoever reads this must know."""
     told = fate_of_event(Traces(claims=[CLAIM], is_projection=True), lacking=None).told
 
     assert "applied" in told
-    assert "refresh, which is not measured" in told
+    assert "'tidegate wait-for' and its place tell whether readers see it" in told
+
+
+@pytest.mark.parametrize(
+    "visible, words",
+    [
+        (8, "applied; readers see it"),
+        (7, "applied; readers do not see it yet, but up to 7"),
+        (None, "applied; up to where readers see is not known yet"),
+    ],
+)
+def test_place_of_a_projection_tells_whether_readers_see_it(visible: int | None, words: str) -> None:
+    """G11: whoever misses a document asks for this first."""
+    traces = Traces(claims=[CLAIM], is_projection=True, visible=visible, offset=7)
+
+    assert fate_of_place(traces, place()).told.endswith(words)
 
 
 def test_dead_letter_counts_more_than_the_claim_it_keeps() -> None:

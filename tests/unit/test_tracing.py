@@ -1,8 +1,12 @@
 """Traces: one span a batch, linked to its producers."""
 
+import gc
+import tracemalloc
+
 import pytest
 from opentelemetry import trace
-from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.context import Context
+from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
@@ -38,3 +42,48 @@ def test_links_are_bounded(exporter: InMemorySpanExporter) -> None:
         pass
 
     assert len(exporter.get_finished_spans()[0].links) == 32
+
+
+class CountingProcessor(SpanProcessor):
+    """Counts spans and keeps none."""
+
+    def __init__(self) -> None:
+        self.begun = self.ended = 0
+
+    def on_start(self, span: Span, parent_context: Context | None = None) -> None:
+        self.begun += 1
+
+    def on_end(self, span: ReadableSpan) -> None:
+        self.ended += 1
+
+
+def test_a_hundred_thousand_messages_leave_nothing_open_and_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Case 111: a span, or a link, that is kept for each message ends a worker after a day. Batches that fail, too."""
+    counted, provider = CountingProcessor(), TracerProvider()
+    provider.add_span_processor(counted)
+    monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
+    monkeypatch.setattr(trace, "get_tracer", lambda name: provider.get_tracer(name))
+
+    def handle(batches: int) -> None:
+        for batch in range(batches):
+            parents = (f"00-{n + 1:032x}-{n + 1:016x}-01" for n in range(batch * 500, batch * 500 + 500))
+            try:
+                with batch_span(parents, {"tidegate.job": "notes", "tidegate.first_offset": batch * 500}):
+                    if batch % 10 == 0:
+                        raise TimeoutError
+            except TimeoutError:
+                continue
+
+    handle(20)
+    gc.collect()
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        handle(200)
+        gc.collect()
+        grown = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+
+    assert counted.begun == counted.ended == 220
+    assert grown < 1024 * 1024

@@ -105,7 +105,7 @@ def test_a_flood_is_told_with_its_reason(scene: Scene) -> None:
 
 @pytest.mark.parametrize("silence, is_dead", [(119, False), (121, True)])
 def test_a_lane_that_hangs_ends_the_process(scene: Scene, silence: float, is_dead: bool) -> None:
-    """Nothing inside would end it: its partitions stay assigned and nobody reads them."""
+    """Case 108: nothing inside would end it: its partitions stay assigned and nobody reads them."""
     scene.vitals._parts[JOB] = cast("JobParts", SimpleNamespace(last_progress=lambda: 0.0))
     scene.clock.seconds += silence
     assert bool(scene.vitals.live()) is is_dead

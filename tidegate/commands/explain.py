@@ -70,6 +70,8 @@ def _evidence(facts: Facts) -> list[str]:
     position = "none" if facts.position is None else str(facts.position.next_offset)
     log = "unknown" if facts.log is None else f"{facts.log.range.start} to {facts.log.range.end}"
     parts = [f"position {position}", f"log {log}"]
+    if facts.view is not None:
+        parts.append(f"visible to readers {'none' if facts.view.visible is None else f'up to {facts.view.visible}'}")
     if facts.said is not None:
         parts.append(f"owner {facts.said.owner} seen {ago(facts.said.seen_seconds)} ago, {facts.said.state}")
     return [f"    {', '.join(parts)}"]
@@ -101,4 +103,5 @@ def _plain_facts(facts: Facts) -> dict[str, Any]:
         "owner": None if facts.said is None else {**facts.said._asdict(), "is_seen": facts.owner_speaks},
         "intents": [plain_intent(each) for each in facts.intents],
         "kafka_trouble": facts.kafka_trouble,
+        "view": None if facts.view is None else facts.view._asdict(),
     }

@@ -14,6 +14,7 @@ from tidegate.console.facts import UNSEEN_SECONDS, Facts, Said
 from tidegate.console.lag import LivePosition, Log, read_logs
 from tidegate.console.rendering import RenderingStatus, rendering_status
 from tidegate.console.status import live_positions, parked_of_job, said_of_job
+from tidegate.console.views import View, views_of_job
 from tidegate.jobs.declaration import Job
 from tidegate.jobs.intents import standing_intents
 from tidegate.migrations.revisions import require_schema
@@ -45,7 +46,8 @@ class _Told:
     said: Mapping[TopicPartition, Said]
     intents: Sequence[Intent]
     parked: Mapping[TopicPartition, int]
-    rendering: RenderingStatus | None = None
+    rendering: RenderingStatus | None
+    views: Mapping[TopicPartition, View]
 
 
 async def explain_job(
@@ -83,7 +85,8 @@ async def _read(connection: Connection, service: str, job: Job) -> _Told:
         intents = (await standing_intents(connection, service)).get(job.code, [])
         parked = await parked_of_job(connection, service, job)
         rendering = await rendering_status(connection, service, job)
-    return _Told(positions, said, intents, parked, rendering)
+        views = await views_of_job(connection, service, job)
+    return _Told(positions, said, intents, parked, rendering, views)
 
 
 async def _ask_kafka(settings: KafkaSettings, job: Job) -> tuple[dict[TopicPartition, Log], str | None]:
@@ -125,6 +128,7 @@ def _facts(
         intents=told.intents,
         still_seconds=0.0 if position is None else max(0.0, (now - position.moved_at).total_seconds()),
         parked=told.parked.get(partition, 0),
+        view=told.views.get(partition),
         has_workers=any(each.seen_seconds <= UNSEEN_SECONDS for each in told.said.values()),
     )
 

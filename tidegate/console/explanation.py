@@ -23,6 +23,7 @@ class Cause(StrEnum):
     SLOW_HANDLER = "slow_handler"
     WAITING_FOR_RETRY = "waiting_for_retry"
     STALLED = "stalled"
+    NOT_VISIBLE = "not_visible"
     OUTAGE = "outage"
     PARKING_FULL = "parking_full"
     LETTER_BACKLOG = "letter_backlog"
@@ -193,6 +194,19 @@ def _not_to_be_checked(facts: Facts) -> Explanation | None:
     return Explanation(Cause.KAFKA_UNREACHABLE, f"{facts.kafka_trouble}; {told}")
 
 
+def _not_visible(facts: Facts) -> Explanation | None:
+    """The consumer does its work, and readers see nothing of it."""
+    view, position = facts.view, facts.position
+    if view is None or position is None or view.trouble is None:
+        return None
+    told = f"settled up to {position.next_offset}, and readers see it up to {view.visible or 0}"
+    return Explanation(
+        Cause.NOT_VISIBLE,
+        f"{told}: nothing new has become visible for {ago(view.trouble_seconds)}: {view.trouble}; it is tried again",
+        ["tidegate status --partitions"],
+    )
+
+
 _REASONS: Sequence[Callable[[Facts], Explanation | None]] = (
     _missing,
     _out_of_the_log,
@@ -202,6 +216,7 @@ _REASONS: Sequence[Callable[[Facts], Explanation | None]] = (
     _taking_over,
     _as_its_owner_says,
     _not_to_be_checked,
+    _not_visible,
 )
 
 
@@ -209,12 +224,13 @@ def _of_a_living_owner(facts: Facts) -> Explanation:
     said, behind = facts.said, facts.behind
     position = 0 if facts.position is None else facts.position.next_offset
     if behind == 0 or (said is not None and said.state is State.CAUGHT_UP):
-        return Explanation(Cause.CAUGHT_UP, f"caught up at offset {position}{_waiting_tenants(facts)}")
+        return Explanation(Cause.CAUGHT_UP, f"caught up at offset {position}{_waiting_tenants(facts)}{_rewound(facts)}")
     still = ""
     if facts.still_seconds > _STILL_SECONDS:
         still = f", though nothing was settled for {ago(facts.still_seconds)}"
     return Explanation(
-        Cause.MOVING, f"it moves: {behind} offsets to go from {position}{still}{_waiting_tenants(facts)}"
+        Cause.MOVING,
+        f"it moves: {behind} offsets to go from {position}{still}{_waiting_tenants(facts)}{_rewound(facts)}",
     )
 
 
@@ -231,6 +247,13 @@ def _waiting(facts: Facts) -> str:
             return "nothing waits now"
         case count:
             return f"{count} offsets wait"
+
+
+def _rewound(facts: Facts) -> str:
+    view = facts.view
+    if view is None or view.rewound_from is None:
+        return ""
+    return f"; it was moved back from {view.rewound_from}, and readers see it up to {view.visible or 0}"
 
 
 def _remark(facts: Facts, cause: Cause) -> str:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from consumers.intents import Intent, IntentKind
 from consumers.presence import State
 from tidegate.console.lag import LivePosition, Log
+from tidegate.console.views import View
 from tidegate_kernel.event import TopicPartition
 
 UNSEEN_SECONDS = 30.0
@@ -31,7 +32,7 @@ class Facts:
 
     `log` None: Kafka has no such partition, unless `kafka_trouble` says why it could not be asked. `still_seconds`:
     since when its position has not moved. `has_workers`: other partitions of the job have an owner. `parked`: how many
-    of its events wait behind dead letters of their keys.
+    of its events wait behind dead letters of their keys. `view`: what readers see of it, if the job has any.
     """
 
     job: str
@@ -44,6 +45,7 @@ class Facts:
     still_seconds: float = 0.0
     has_workers: bool = False
     parked: int = 0
+    view: View | None = None
 
     @property
     def where(self) -> str:

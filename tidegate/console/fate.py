@@ -100,7 +100,10 @@ class Standing(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traces:
-    """What was found of it in one job's tables. Claims made before `claims_since` may have been removed by upkeep."""
+    """What was found of it in one job's tables. Claims made before `claims_since` may have been removed by upkeep.
+
+    `visible`: up to where readers see its partition, if its `offset` in one is known.
+    """
 
     is_projection: bool = False
     has_started: bool = True
@@ -109,6 +112,8 @@ class Traces:
     letters: Sequence[Letter] = ()
     parked: Sequence[Parked] = ()
     skipped: SkippedRange | None = None
+    visible: int | None = None
+    offset: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,7 +213,9 @@ def _passed(traces: Traces, place: Place) -> Verdict:
         return Verdict(Fate.SKIPPED, f"the job does not take type {content.event_type!r}, or not this version of it")
     if content.is_tombstone:
         if traces.is_projection:
-            return Verdict(Fate.SETTLED, f"a record without a value, projected as the topic's tombstone; {_VISIBLE}")
+            return Verdict(
+                Fate.SETTLED, f"a record without a value, projected as the topic's tombstone; {_visibility(traces)}"
+            )
         return Verdict(Fate.SKIPPED, "a record without a value: only projections take those")
     if content.refusal is not None:
         return Verdict(Fate.SETTLED, f"passed, and no dead letter; today it would become one: {content.refusal}")
@@ -218,7 +225,6 @@ def _passed(traces: Traces, place: Place) -> Verdict:
 _MOST_TOLD = 50
 """So many the queries return."""
 
-_VISIBLE = "readers see it after the sink's next refresh, which is not measured"
 _ABSENT = {
     Reading.GONE: "retention has removed the record, so its event id is not known",
     Reading.NO_RECORD: "no record stands there (a transaction's marker, an aborted or a compacted record)",
@@ -236,7 +242,18 @@ def _forgotten(traces: Traces) -> str:
 def _told_claim(traces: Traces) -> str:
     claim = traces.claims[0]
     told = f"claimed on {claim.claimed_on} (bucket {claim.bucket})"
-    return f"{told}: applied; {_VISIBLE}" if traces.is_projection else told
+    return f"{told}: applied; {_visibility(traces)}" if traces.is_projection else told
+
+
+def _visibility(traces: Traces) -> str:
+    """Applied is not visible: what readers see is known by the place alone."""
+    if traces.offset is None:
+        return "'tidegate wait-for' and its place tell whether readers see it"
+    if traces.visible is None:
+        return "up to where readers see is not known yet"
+    if traces.visible > traces.offset:
+        return "readers see it"
+    return f"readers do not see it yet, but up to {traces.visible}"
 
 
 def _told_letters(traces: Traces) -> str:

@@ -156,6 +156,7 @@ async def _at_place(reader: TraceReader, sought: PlaceSought, job: Job, log: Log
     topic_id = _topic_id(position, standing, log)
     opened = Opened() if look.record is None or topic_id is None else open_record(job, look.record, topic_id)
     traces = _traces(reader, job, claims=await reader.claims(job, [] if opened.claim is None else [opened.claim]))
+    traces = replace(traces, visible=await reader.visible(job, partition), offset=offset)
     if topic_id is not None:
         letters = await reader.letters_at(job, partition, topic_id, offset)
         skipped = await reader.skipped_at(job, partition, topic_id, offset)

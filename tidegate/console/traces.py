@@ -11,6 +11,7 @@ import asyncpg
 
 from tidegate.console.fate import Claim, Letter, Parked, SkippedRange
 from tidegate.console.lag import LivePosition
+from tidegate.console.views import views_of_job
 from tidegate.jobs.declaration import Job
 from tidegate_kernel.event import TopicPartition
 from tidegate_kernel.postgres import Connection
@@ -98,6 +99,11 @@ class TraceReader:
             if (row["topic"], row["partition"]) == partition:
                 return LivePosition(row["next_offset"], row["topic_id"], row["owner"], row["moved_at"])
         return None
+
+    async def visible(self, job: Job, partition: TopicPartition) -> int | None:
+        """Up to where readers see the partition; None where that is not known."""
+        view = (await views_of_job(self._connection, self._service, job)).get(partition)
+        return None if view is None else view.visible
 
     async def unpublished(self, event_id: str) -> Sequence[Waiting]:
         """Events of this id that a handler published and that are not in Kafka yet."""
