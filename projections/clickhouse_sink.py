@@ -46,6 +46,7 @@ class ClickHouseSink:
 
     def __init__(self, table: VersionedTable, rows: RowEncoder, connection: Connection) -> None:
         self._table, self._rows, self._connection = table, rows, connection
+        self._is_replicated: bool | None = None
         columns = table.all_columns
         self._names = list(columns)
         self._types = [get_from_name(type_name) for type_name in columns.values()]
@@ -76,7 +77,22 @@ class ClickHouseSink:
         return Applied(refused=tuple(sorted(refused)))
 
     async def refresh(self) -> None:
-        """What an insert was answered for is visible at once, on the replica that answered."""
+        """What an insert was answered for is visible on its replica; this one has to fetch what others took."""
+        if self._is_replicated is None:
+            self._is_replicated = await self._asks_replicas()
+        if self._is_replicated:
+            client = await self._connection.client()
+            with translated_errors(self._table.view):
+                await client.command(f"SYSTEM SYNC REPLICA `{self._table.physical}` LIGHTWEIGHT")
+
+    async def _asks_replicas(self) -> bool:
+        client = await self._connection.client()
+        with translated_errors(self._table.view):
+            engine = await client.command(
+                "SELECT any(engine) FROM system.tables WHERE database = currentDatabase() AND name = {name:String}",
+                parameters={"name": self._table.physical},
+            )
+        return str(engine).startswith("Replicated")
 
     async def purge(self, before: datetime, most: int) -> int:  # noqa: ARG002  # part of the interface
         """None: a tombstone is a row like others, and small."""
