@@ -27,7 +27,9 @@ from consumers.parking import Parking, ParkingLimit
 from consumers.pipeline import CommandRoad, Pipeline, ProjectionRoad, Road
 from consumers.positions import Positions
 from consumers.presence import Presence
-from consumers.replay_hands import CommandHands, Hands, ProjectionHands
+from consumers.replay_commands import CommandHands
+from consumers.replay_hands import Hands
+from consumers.replay_projections import ProjectionHands
 from consumers.stable import StableRoad
 from consumers.steward import Steward
 from consumers.watch import Watch
@@ -45,6 +47,7 @@ from tidegate.jobs.declaration import ConsumerJob, FoldJob, Job, ProjectionJob, 
 from tidegate.jobs.decoding import decoder_of, order_of
 from tidegate.jobs.mediator import Mediator
 from tidegate_kernel.clock import Clock
+from tidegate_kernel.errors import Misconfigured
 from tidegate_kernel.event import LIVE, JobId, RunId
 from tidegate_kernel.metrics import Metrics
 from tidegate_kernel.postgres import Connections, Pool, is_writable, translated_errors
@@ -97,7 +100,8 @@ class JobParts:
 async def assemble(app: App, job: Job, resources: Resources, *, sink: Sink | None, run: RunId = LIVE) -> JobParts:
     """Registers the job and builds its parts. A projection or fold needs its open `sink`.
 
-    Raises Misconfigured if the job's claim rule changed, Transient if Postgres does not answer.
+    Raises Misconfigured if the job's claim rule changed, or for a fold into a stable sink; Transient if Postgres does
+    not answer.
     """
     number = await _register(app, job, resources.pool)
     ledger = Ledger(resources.pool, origin_of(app, job, number, run), job.claim_rule, resources.clock)
@@ -269,6 +273,11 @@ def _folder(job: FoldJob[Any], number: JobId) -> Folder:
 def _renderer(app: App, job: FoldJob[Any], resources: Resources, number: JobId, sink: Sink | None) -> Renderer:
     if sink is None:
         raise ValueError(f"job {job.code!r} is a fold and needs its sink")
+    if isinstance(sink, StableSink):
+        raise Misconfigured(
+            f"job {job.code!r} is a fold: each change of a state would count once more in what its sink feeds; declare "
+            "the table without stable_batches, and no materialized view on it"
+        )
     projection = Projection(
         job=job.code,
         codec=StateCodec(job.state),

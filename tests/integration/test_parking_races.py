@@ -14,7 +14,8 @@ from consumers.letters import failure_of_arrival
 from consumers.order import Gate, Order
 from consumers.parking import Parking, ParkingLimit
 from consumers.positions import advance
-from consumers.replay_hands import CommandHands, _fresh
+from consumers.replay_commands import CommandHands
+from consumers.replay_opened import claim_fresh
 from consumers.replay_verdicts import Verdicts
 from consumers.replay_work import Group, Work, confirm, look
 from dlq.parking import record_key
@@ -131,7 +132,7 @@ class Replaying:
     async def handle(self, connection: Connection) -> None:
         if self._work is not None:
             self._opened = self._hands._open(self._work, Attempts())
-            fresh = await _fresh(connection, self._verdicts.held.job, self._opened)
+            fresh = await claim_fresh(connection, self._verdicts.held.job, self._opened)
             for arrival in fresh.arrivals:
                 await effect(connection, arrival.event.id)
 
