@@ -24,6 +24,7 @@ from projections.sink import Applied
 from projections.stable import StableSink
 from tidegate import App, CloudEvents, Event, Json, ProjectionJob, Topic, Upsert, on
 from tidegate.assembly import JobParts, Resources, assemble, live_loop
+from tidegate.jobs.declaration import Job
 from tidegate.testing.memory import MemoryBroker
 from tidegate_kernel.clock import SystemClock
 from tidegate_kernel.event import LIVE, RunId, TopicPartition
@@ -75,7 +76,9 @@ class Counted:
         )
 
     async def parts(self, sink: StableSink, *, batch_size: int, run: RunId = LIVE) -> JobParts:
-        job = self.job(batch_size)
+        return await self.assemble(self.job(batch_size), sink, run=run)
+
+    async def assemble(self, job: Job, sink: StableSink, *, run: RunId = LIVE) -> JobParts:
         app = App(service="tests", owner="tests", jobs=[job])
         resources = Resources(self.settings, self.pool, SystemClock(), Metrics(), ThreadPoolExecutor(1), "tests")
         return await assemble(app, job, resources, sink=sink, run=run)

@@ -16,6 +16,7 @@ from dlq.runs import Outcome
 from projections.clickhouse import ClickHouse
 from projections.stable import StableSink
 from tests.integration.counted import PARTITION, Counted, CutAt, Meddling, Sold, counted_sales, sale
+from tests.integration.folds import balances
 from tests.integration.replay_bench import ReplayBench
 from tidegate import Event, Rejected, Upsert
 from tidegate.stack.names import StackAddresses
@@ -419,3 +420,9 @@ def test_partitions_that_only_the_server_knows_are_refused_for_stable_batches() 
             partition_by="cityHash64(id) % 4",
             stable_batches=True,
         )
+
+
+async def test_fold_into_a_table_that_counts_is_refused(sales: Counted, sink: StableSink) -> None:
+    """Each change of a state is written: a view on it would count all of them, whatever the tokens."""
+    with pytest.raises(Misconfigured, match="is a fold: each change of a state would count"):
+        await sales.assemble(balances(sales.declared), sink)
