@@ -98,7 +98,7 @@ def test_plan_tells_what_will_be_lost_and_does_nothing(command_cli: Cli, rows: R
     assert done.returncode == 0, done.stderr
     assert JANE not in done.stdout + done.stderr + json.dumps(as_json)
     for told in (
-        "ledger: 1 of the letters are undecided",
+        "ledger: 1 of the letters is undecided",
         "ledger: 2 events wait in the same sequences",
         "not looked into, they declare no field payment: search",
         ".ledger.dlq: copies stay for",
