@@ -34,6 +34,7 @@ def cli(stack: StackAddresses, run_id: str) -> Iterator[Cli]:
     yield made
     made.close()
     httpx.delete(f"{stack.elasticsearch_url}/{name}-payments-g1", trust_env=False)
+    httpx.delete(f"{stack.elasticsearch_url}/_index_template/tidegate-{name}-payments-g1", trust_env=False)
     asyncio.run(_administer(stack, f"DROP DATABASE {database} WITH (FORCE)"))
 
 

@@ -86,6 +86,7 @@ class Store:
         if isinstance(self.declared, Elasticsearch):
             async with connect(self.settings) as elasticsearch:
                 await elasticsearch.indices.delete(index=self.declared.physical, ignore_unavailable=True)
+                await elasticsearch.indices.delete_index_template(name=f"tidegate-{self.declared.physical}")
             return
         async with _reader(self.settings) as clickhouse:
             await clickhouse.command(f"DROP VIEW IF EXISTS {self.declared.name}")
