@@ -21,6 +21,7 @@ WORKERS_OWN = {
     ("consumers/positions.py", "advance"): "the settle",
     ("consumers/positions.py", "write_positions"): "the first position of a partition",
     ("consumers/presence.py", "Presence.tell"): "an owner says how it is",
+    ("consumers/ranges.py", "begin_range"): "a stable batch is noted before it is applied",
     ("dlq/corrections.py", "keep_discards"): "part of a run that was permitted when it began",
     ("dlq/forgetting/upkeep.py", "LetterUpkeep._step"): "upkeep, by the policy of whoever deploys",
     ("dlq/letters.py", "record_dead_letters"): "the settle",
