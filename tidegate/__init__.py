@@ -20,27 +20,35 @@ if TYPE_CHECKING:
     from projections.elasticsearch import Elasticsearch
     from projections.writes import Delete, Upsert, Write
     from tidegate.app import App
+    from tidegate.jobs.clockwork.declaration import Occasion, Page, ScheduledJob
+    from tidegate.jobs.clockwork.schedule import Cron, Every
+    from tidegate.jobs.clockwork.scopes import AcrossScopes
     from tidegate.jobs.context import Context
     from tidegate.jobs.declaration import ConsumerJob, Dependency, FoldJob, ProjectionJob
-    from tidegate.jobs.handlers import Handler, handle, handle_batch
+    from tidegate.jobs.handlers import Handler, answer, handle, handle_batch
     from tidegate_kernel.errors import Rejected, RetryLater, TidegateError
     from tidegate_kernel.event import Event, Scope
 
 __all__ = [
+    "AcrossScopes",
     "App",
     "ClickHouse",
     "CloudEvents",
     "ConsumerJob",
     "Context",
+    "Cron",
     "DebeziumOutbox",
     "Delete",
     "Dependency",
     "Elasticsearch",
     "Event",
+    "Every",
     "FloodLimit",
     "FoldJob",
     "Handler",
     "Json",
+    "Occasion",
+    "Page",
     "ParkingLimit",
     "PlainJson",
     "ProjectionJob",
@@ -49,6 +57,7 @@ __all__ = [
     "RetryLater",
     "RetryPolicy",
     "Route",
+    "ScheduledJob",
     "Scope",
     "ScopeFields",
     "TidegateError",
@@ -58,6 +67,7 @@ __all__ = [
     "VersionHeader",
     "Write",
     "__version__",
+    "answer",
     "fold",
     "handle",
     "handle_batch",
@@ -78,9 +88,12 @@ _HOMES = {
     "projections.elasticsearch": "Elasticsearch",
     "projections.writes": "Delete Upsert Write",
     "tidegate.app": "App",
+    "tidegate.jobs.clockwork.declaration": "Occasion Page ScheduledJob",
+    "tidegate.jobs.clockwork.schedule": "Cron Every",
+    "tidegate.jobs.clockwork.scopes": "AcrossScopes",
     "tidegate.jobs.context": "Context",
     "tidegate.jobs.declaration": "ConsumerJob Dependency FoldJob ProjectionJob",
-    "tidegate.jobs.handlers": "Handler handle handle_batch",
+    "tidegate.jobs.handlers": "Handler answer handle handle_batch",
     "tidegate_kernel.errors": "Rejected RetryLater TidegateError",
     "tidegate_kernel.event": "Event Scope",
 }

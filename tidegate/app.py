@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import typing
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -15,6 +14,9 @@ from typing import Any
 from consumers.topics import RecordTime, Topic
 from projections.folds.codec import StateCodec
 from projections.sink import NO_SINK
+from tidegate.jobs.clockwork.checking import check_clock_job
+from tidegate.jobs.clockwork.declaration import ClockJob, ScheduledJob
+from tidegate.jobs.commands import commands_of
 from tidegate.jobs.declaration import ConsumerJob, Dependency, FoldJob, Job, OnceJob, ProjectionJob, SinkJob
 from tidegate.jobs.handlers import Handler
 from tidegate_kernel.errors import Misconfigured
@@ -32,6 +34,7 @@ class App:
     Of a projection with several sinks, `jobs` holds one job for each of them from then on. `lifespan` opens what
     handlers need and yields it as `ctx.deps`. `migrations` is a folder of the service's own `.sql` files, run in name
     order by `tidegate migrate`. `version` is told with dead letters and traces.
+    `clock_jobs`: what runs by the clock or by hand, beside the consumers of `jobs`.
     """
 
     service: str
@@ -42,6 +45,7 @@ class App:
     dependencies: Sequence[Dependency] = ()
     migrations: Path | None = None
     version: str = ""
+    clock_jobs: Sequence[ScheduledJob] = ()
 
     def __post_init__(self) -> None:
         for job in self.jobs:
@@ -51,11 +55,34 @@ class App:
         _check_name("App.service", self.service)
         if not self.owner:
             raise Misconfigured("App.owner is missing; it names who answers for the service")
-        _check_unique("job code", (job.code for job in self.jobs))
+        _check_unique("job code", (job.code for job in (*self.jobs, *self.clock_jobs)))
         _check_unique("handler of command", (_full_name(handler.command) for handler in self.handlers))
         _check_unique("dependency", (dependency.name for dependency in self.dependencies))
         for job in self.jobs:
             self._check(job)
+        for clock_job in self.clock_jobs:
+            _check_name(f"job {clock_job.code!r}: code", clock_job.code)
+            check_clock_job(clock_job, self.commands, {dependency.name for dependency in self.dependencies})
+
+    @property
+    def codes(self) -> Sequence[str]:
+        """The codes of all jobs, in their order, those by the clock last."""
+        return [job.code for job in (*self.jobs, *self.clock_jobs)]
+
+    def any_job(self, code: str) -> Job | ClockJob:
+        """Returns the job with that code, whatever its kind. Raises Misconfigured as `job`."""
+        for job in self.clock_jobs:
+            if job.code == code:
+                return job
+        return self.job(code)
+
+    def clock_job(self, code: str) -> ClockJob:
+        """Returns the job by the clock with that code. Raises Misconfigured listing the codes there are."""
+        for job in self.clock_jobs:
+            if job.code == code:
+                return job
+        known = ", ".join(sorted(job.code for job in self.clock_jobs)) or "none"
+        raise Misconfigured(f"service {self.service!r} has no job {code!r} by the clock; those are: {known}")
 
     def job(self, code: str) -> Job:
         """Returns the job with that code. Raises Misconfigured listing the codes there are."""
@@ -89,7 +116,7 @@ class App:
 
     def handlers_of(self, job: ConsumerJob) -> Sequence[Handler]:
         """The handlers that the job's events may come to: all of them, where a mapping function does not tell."""
-        commands = [_commands_of(route.function) for route in job.events]
+        commands = [commands_of(route.function) for route in job.events]
         if not all(commands):
             return self.handlers
         mine = {command for of in commands for command in of}
@@ -130,7 +157,7 @@ class App:
         if unknown:
             raise Misconfigured(f"job {job.code!r}: needs {unknown} but App.dependencies does not name them")
         for route in job.events:
-            for command in _commands_of(route.function):
+            for command in commands_of(route.function):
                 if command not in self.commands:
                     raise Misconfigured(
                         f"job {job.code!r}: event {route.type!r} becomes {command.__name__}, which no handler takes; "
@@ -203,16 +230,6 @@ def _check_freshness(job: SinkJob) -> None:
             f"job {job.code!r}: freshness_objective must lie between 0 and 1, as 0.99, not {job.freshness_objective}; "
             "1 would leave no budget to burn"
         )
-
-
-def _commands_of(function: Callable[..., Any]) -> Sequence[type[Any]]:
-    """The classes a mapping function is annotated to return, None aside; empty where the annotation tells none."""
-    try:
-        returned = typing.get_type_hints(function).get("return")
-    except (NameError, TypeError):
-        return ()
-    choices = typing.get_args(returned) or (returned,)
-    return [choice for choice in choices if isinstance(choice, type) and choice not in (type(None), object, Any)]
 
 
 def _full_name(kind: type[Any]) -> str:

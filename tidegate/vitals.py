@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from consumers.loop import ConsumerLoop
 from consumers.ownership import Hold
@@ -25,6 +25,11 @@ class Vitals:
         self._loops: dict[JobCode, ConsumerLoop] = {}
         self._parts: dict[JobCode, JobParts] = {}
         self._missing: dict[JobCode, str] = {}
+        self._clock_sign: Callable[[], float] | None = None
+
+    def watch_clock(self, last_sign: Callable[[], float]) -> None:
+        """`last_sign` tells when the scheduler of this process last looked for what is due, by the monotonic clock."""
+        self._clock_sign = last_sign
 
     def watch(self, parts: JobParts, loop: ConsumerLoop) -> None:
         """`loop` is the running consumer of the job."""
@@ -50,6 +55,8 @@ class Vitals:
             for code, silence in silences.items()
             if silence > _SILENCE_SECONDS
         ]
+        if self._clock_sign is not None and (silence := now - self._clock_sign()) > _SILENCE_SECONDS:
+            silent.append(f"jobs by the clock: their scheduler has been silent for {silence:.0f} s")
         return silent + [
             f"job {code!r}: {held.partition} is behind and not fetched"
             for code, loop in self._loops.items()

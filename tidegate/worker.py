@@ -22,6 +22,7 @@ from inbox.upkeep import InboxUpkeep
 from projections.sink import Sink
 from tidegate.app import App
 from tidegate.assembly import JobParts, Resources, assemble
+from tidegate.clocking import CONNECTIONS, open_clock, run_clock
 from tidegate.console.http import serve
 from tidegate.console.sights import Waiters
 from tidegate.console.visible_http import visible_route
@@ -56,7 +57,7 @@ _Work: TypeAlias = Coroutine[Any, Any, None]
 async def run_worker(
     app: App, settings: Settings, codes: Sequence[str], *, stop: asyncio.Event, begun: asyncio.Event | None = None
 ) -> None:
-    """Runs the live consumers of the jobs `codes` until `stop` is set; returns with finished work settled.
+    """Runs the jobs `codes` until `stop` is set, consumers and those by the clock; returns with finished work settled.
 
     Sets `begun` before anything is consumed. To cancel it earlier leaves nothing undone.
 
@@ -64,11 +65,14 @@ async def run_worker(
     that does not answer then holds up its own job only; where `stop` is set, which makes the start a check, it is
     refused too. Later outages are waited out.
     """
-    jobs = [app.job(code) for code in codes]
+    clock_jobs = [job for job in app.clock_jobs if job.code in codes]
+    jobs = [app.job(code) for code in codes if code not in {job.code for job in clock_jobs}]
     clock = SystemClock()
     async with AsyncExitStack() as opened:
         opened.enter_context(exported_traces(settings.otlp_endpoint, service=app.service, version=app.version))
-        resources = await opened.enter_async_context(open_resources(app, settings, jobs=len(jobs), clock=clock))
+        resources = await opened.enter_async_context(
+            open_resources(app, settings, jobs=len(jobs), clock=clock, more=CONNECTIONS if clock_jobs else 0)
+        )
         await _require_topics(app, settings, jobs)
         parts = [await _open_job(opened, app, job, resources, is_check=stop.is_set()) for job in jobs]
         await keep_horizons(parts, settings.kafka, resources.pool)
@@ -91,14 +95,17 @@ async def run_worker(
             holder=resources.owner,
             metrics=resources.metrics,
         )
+        by_clock = await open_clock(app, clock_jobs, resources, stop=stop) if clock_jobs else None
         calm_collector()
         if begun is not None:
             begun.set()
-        _log.info(logs.WORKER_STARTED, jobs=[job.code for job in jobs], owner=resources.owner, port=port)
+        _log.info(logs.WORKER_STARTED, jobs=list(codes), owner=resources.owner, port=port)
         consumers = {
             part.job.code: _consume(part, _join(app, part.job, settings), resources, vitals=vitals, stop=stop)
             for part in parts
         }
+        if by_clock is not None:
+            consumers["jobs-by-the-clock"] = run_clock(by_clock, vitals, stop=stop)
         beside = {"outbox-relay": relay.run(), "inbox-upkeep": inbox.run(), "letter-upkeep": letters.run()}
         beside["tombstone-upkeep"] = tombstones.run()
         beside |= {f"render-{part.job.code}": part.renderer.run() for part in parts if part.renderer is not None}
@@ -145,11 +152,13 @@ def calm_collector() -> None:
 
 
 @asynccontextmanager
-async def open_resources(app: App, settings: Settings, *, jobs: int, clock: Clock) -> AsyncIterator[Resources]:
-    """Yields what `jobs` jobs of this process share, with the App's lifespan entered."""
+async def open_resources(
+    app: App, settings: Settings, *, jobs: int, clock: Clock, more: int = 0
+) -> AsyncIterator[Resources]:
+    """Yields what `jobs` jobs of this process share, with the App's lifespan entered. `more`: connections beside."""
     dsn = settings.postgres_dsn.get_secret_value()
     owner = f"{socket.gethostname()}:{os.getpid()}"
-    size = jobs * settings.lanes + _SPARE_CONNECTIONS
+    size = jobs * settings.lanes + _SPARE_CONNECTIONS + more
     async with AsyncExitStack() as opened:
         connections = Connections()
         name = f"tidegate {owner}"[:63]

@@ -144,9 +144,7 @@ class Workshop:
         if self.on_order is not None:
             await self.on_order(command.order, ctx)
 
-    def hands(
-        self, job: ClockJob, *, pool: Pool | None = None, handlers: Sequence[Handler] | None = None
-    ) -> RunHands:
+    def hands(self, job: ClockJob, *, pool: Pool | None = None, handlers: Sequence[Handler] | None = None) -> RunHands:
         chosen = handlers or [answer(Orders, self._orders), handle(Check, self._check)]
         mediator = Mediator(
             job.job_code,

@@ -21,7 +21,8 @@ COMMANDS = {
         "Bring Postgres, and the sinks of --app, to what this version needs. Safe to repeat and to run twice at once.",
     ),
     "run": Late(
-        "run.run_command", "Run the live consumers of jobs until SIGTERM or Ctrl-C, or one backfill to its end."
+        "run.run_command",
+        "Run jobs, consumers and those by the clock, until SIGTERM or Ctrl-C, or one backfill to its end.",
     ),
     "send": Late(
         "send.send_command",
@@ -57,6 +58,7 @@ COMMANDS = {
         "dev.dev_command",
         "Start servers where none are given, migrate, create topics and run all jobs of --app, until Ctrl-C.",
     ),
+    "jobs": Late("jobs.job_commands", "The registry of jobs, and runs of those by the clock."),
     "topics": Late("topics.topic_commands", "The Kafka topics an application needs."),
     "checkpoint": Late("checkpoint.checkpoint_commands", "Named offsets from which a backfill can start."),
     "offsets": Late("offsets.offset_commands", "Where a job stands in its topics, and moving that by hand."),

@@ -63,7 +63,7 @@ def run_command(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Run the live consumers of jobs until SIGTERM or Ctrl-C, or one backfill to its end."""
+    """Run jobs, consumers and those by the clock, until SIGTERM or Ctrl-C, or one backfill to its end."""
     loaded = load_app(app)
     codes = _codes(loaded, jobs or [], all_jobs=all_jobs)
     start = backfill_start(from_checkpoint, from_beginning, from_time) if is_backfill else None
@@ -109,9 +109,9 @@ async def _begins(work: asyncio.Task[None], stop: asyncio.Event, begun: asyncio.
 
 def _codes(app: App, named: Sequence[str], *, all_jobs: bool) -> list[str]:
     if all_jobs == bool(named):
-        known = ", ".join(sorted(job.code for job in app.jobs))
+        known = ", ".join(sorted(app.codes))
         raise Misconfigured(f"name the jobs to run, or say --all; the jobs of service {app.service!r}: {known}")
-    return [job.code for job in app.jobs] if all_jobs else [app.job(code).code for code in dict.fromkeys(named)]
+    return list(app.codes) if all_jobs else [app.any_job(code).code for code in dict.fromkeys(named)]
 
 
 def _settings(lanes: int | None, port: int | None) -> Settings:

@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 from consumers.intents import Intent, intent_of
 from inbox.store import register_job
+from tidegate.jobs.clockwork.declaration import ClockJob
+from tidegate.jobs.clockwork.scheduler import CLAIM_RULE
 from tidegate.jobs.declaration import Job
 from tidegate.jobs.selection import Selection
 from tidegate_kernel.audit import permitted
@@ -86,7 +88,7 @@ async def standing_intents(connection: Connection, service: str) -> dict[str, li
     return found
 
 
-async def _pause(connection: Connection, selection: Selection, job: Job, terms: _Terms) -> Paused:
+async def _pause(connection: Connection, selection: Selection, job: Job | ClockJob, terms: _Terms) -> Paused:
     number = await _number(connection, selection, job)
     part = (number, *selection.part, selection.service_wide)
     rows = await connection.fetch(_QUERIES["pauses_of_part"], *part, terms.seconds)
@@ -100,7 +102,7 @@ async def _pause(connection: Connection, selection: Selection, job: Job, terms: 
     return Paused(job.code, intent_of(row), is_new=True, earlier=earlier, backfill=backfill)
 
 
-async def _resume(connection: Connection, selection: Selection, job: Job, *, by: str) -> Resumed:
+async def _resume(connection: Connection, selection: Selection, job: Job | ClockJob, *, by: str) -> Resumed:
     number = await _number(connection, selection, job)
     rows = await connection.fetch(_QUERIES["end_pauses"], number, *selection.part, selection.service_wide, by)
     ended = sorted((intent_of(row) for row in rows), key=lambda intent: intent.id)
@@ -108,15 +110,14 @@ async def _resume(connection: Connection, selection: Selection, job: Job, *, by:
     return Resumed(job.code, ended, [intent_of(row) for row in remaining])
 
 
-async def _number(connection: Connection, selection: Selection, job: Job) -> JobId:
+async def _number(connection: Connection, selection: Selection, job: Job | ClockJob) -> JobId:
     """The job's number, also of one that never started: a job can be deployed paused.
 
     Its row is locked by that, so that what is wanted of a job is decided one after the other. What has expired by now
     is closed. Raises Misconfigured for a partition that the job does not have.
     """
-    number = await register_job(
-        connection, service=selection.app.service, code=job.job_code, claim_rule=job.claim_rule.spell()
-    )
+    rule = CLAIM_RULE if isinstance(job, ClockJob) else job.claim_rule.spell()
+    number = await register_job(connection, service=selection.app.service, code=job.job_code, claim_rule=rule)
     rows = await connection.fetch(_QUERIES["partitions_of_job"], number)
     selection.require_one_of([TopicPartition(row["topic"], row["partition"]) for row in rows])
     await connection.execute(_QUERIES["close_expired"], number)

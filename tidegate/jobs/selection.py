@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from consumers.intents import Intent
 from tidegate.app import App
+from tidegate.jobs.clockwork.declaration import ClockJob
+from tidegate.jobs.clockwork.scopes import AcrossScopes
 from tidegate.jobs.declaration import Job
 from tidegate_kernel.errors import Misconfigured
 from tidegate_kernel.event import TopicPartition
@@ -22,7 +24,7 @@ class Selection:
     """
 
     app: App
-    jobs: Sequence[Job]
+    jobs: Sequence[Job | ClockJob]
     service_wide: bool = False
     topic: str | None = None
     partition: int | None = None
@@ -58,17 +60,20 @@ def select(
     Raises Misconfigured for words that mean nothing.
     """
     if all_jobs == (code is not None):
-        known = ", ".join(sorted(job.code for job in app.jobs))
+        known = ", ".join(sorted(app.codes))
         raise Misconfigured(f"name a job, or say --all; the jobs of service {app.service!r}: {known}")
     if place is not None and (tenant is not None or code is None):
         raise Misconfigured("--partition takes a whole partition of one job: it goes with neither --tenant nor --all")
-    jobs = _with_tenants(app.jobs if code is None else [app.job(code)], tenant)
+    named = [*app.jobs, *app.clock_jobs] if code is None else [app.any_job(code)]
+    jobs = _with_tenants(named, tenant)
     topic, partition = (None, None) if place is None else parse_place(jobs[0], place)
     return Selection(app, jobs, service_wide=code is None, topic=topic, partition=partition, tenant=tenant)
 
 
-def parse_place(job: Job, text: str) -> tuple[str | None, int]:
+def parse_place(job: Job | ClockJob, text: str) -> tuple[str | None, int]:
     """Returns topic (None: every topic of the job) and partition. Raises Misconfigured."""
+    if isinstance(job, ClockJob):
+        raise Misconfigured(f"job {job.code!r} runs by the clock: it has no partitions")
     topic, _, number = text.rpartition(":")
     if not (number.isascii() and number.isdigit()) or len(number) > 9:
         raise Misconfigured(f"partition {text!r} is neither a number nor TOPIC:NUMBER")
@@ -98,16 +103,22 @@ def resume_command(job: str, intent: Intent) -> str:
     return f"{words} --partition {place}"
 
 
-def _with_tenants(jobs: Sequence[Job], tenant: str | None) -> Sequence[Job]:
+def _with_tenants(jobs: Sequence[Job | ClockJob], tenant: str | None) -> Sequence[Job | ClockJob]:
     """The jobs that can tell a tenant's events; all of them where no tenant is meant. Raises Misconfigured for none."""
     if tenant is None:
         return jobs
     if not tenant or "\0" in tenant:
         raise Misconfigured("--tenant needs a tenant's name; what has no tenant cannot be paused by one")
-    telling = [job for job in jobs if any(topic.scope.tenant is not None for topic in job.topics)]
+    telling = [job for job in jobs if _tells_tenants(job)]
     if not telling:
         codes = ", ".join(repr(job.code) for job in jobs)
         raise Misconfigured(
             f"--tenant: no topic of {codes} says where its events' tenant stands; declare Topic(scope=ScopeFields(…))"
         )
     return telling
+
+
+def _tells_tenants(job: Job | ClockJob) -> bool:
+    if isinstance(job, ClockJob):
+        return not isinstance(job.scopes, AcrossScopes)
+    return any(topic.scope.tenant is not None for topic in job.topics)

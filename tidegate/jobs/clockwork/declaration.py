@@ -78,7 +78,7 @@ def _is_required(each: Field[Any]) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _ClockJob(_Declared):
+class ClockJob(_Declared):
     """What every job by the clock declares. Raises Misconfigured, naming job and field.
 
     `code` is stable: runs, checkpoint and item results hang on it. `trigger`: a Cron or an Every; None: by hand only.
@@ -187,13 +187,13 @@ class _ClockJob(_Declared):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScheduledJob(_ClockJob):
-    """Does something to each of many items, by the clock: a nightly reconciliation. `_ClockJob` explains the fields."""
+class ScheduledJob(ClockJob):
+    """Does something to each of many items, by the clock: a nightly reconciliation. `ClockJob` explains the fields."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class MaintenanceJob(_ClockJob):
-    """Removes what has been kept for longer than `retention`. `_ClockJob` explains the other fields.
+class MaintenanceJob(ClockJob):
+    """Removes what has been kept for longer than `retention`. `ClockJob` explains the other fields.
 
     `is_sensitive`: whether what it removes is somebody's data, so that each removal has to be audited. What cannot be
     removed now is tried again by the next run, unless `partial_failure` says otherwise.
@@ -222,8 +222,8 @@ class RateLimit:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProviderSyncJob(_ClockJob):
-    """Brings a provider's catalogue here, page by page. `_ClockJob` explains the other fields.
+class ProviderSyncJob(ClockJob):
+    """Brings a provider's catalogue here, page by page. `ClockJob` explains the other fields.
 
     `access`: the scopes that may use the provider; a run for any other is refused. `reach_back`: how long before the
     start of the last successful run the next one begins to read. A failure stops the run, unless `partial_failure` says
@@ -248,6 +248,3 @@ class ProviderSyncJob(_ClockJob):
             raise self.wrong("reach_back", f"must not be negative, as {self.reach_back}")
         if isinstance(self.scopes, AcrossScopes):
             raise self.wrong("scopes", "must name tenants: access to a provider is a tenant's")
-
-
-ClockJob: TypeAlias = ScheduledJob | MaintenanceJob | ProviderSyncJob

@@ -1,0 +1,148 @@
+"""Jobs by the clock as an operator types them, with workers as processes."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import asyncpg
+import pytest
+
+from tests.acceptance.cli import Cli, Worker
+
+pytestmark = pytest.mark.timeout(240)
+
+Rows = Callable[[str], list[asyncpg.Record]]
+_DEADLINE_SECONDS = 50
+
+
+@pytest.fixture(scope="module")
+def clocked(ready_cli: Cli, admin_token: str) -> Iterator[Cli]:
+    """The service with jobs by the clock, typed by the bearer of a token."""
+    made = Cli({**ready_cli.environment, "TIDEGATE_APP": "clocked:app", "TIDEGATE_TOKEN": admin_token})
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def worker(clocked: Cli) -> Iterator[Worker]:
+    running = Worker(clocked.start("run", "--all"))
+    running.wait_for("worker.started")
+    yield running
+    if running.process.poll() is None:
+        running.stop()
+
+
+def until(rows: Rows, query: str, condition: Callable[[Any], bool]) -> Any:
+    """Returns the query's first value once it fulfils the condition."""
+    give_up_at = time.monotonic() + _DEADLINE_SECONDS
+    found: Any = None
+    while time.monotonic() < give_up_at:
+        found = rows(query)[0][0]
+        if condition(found):
+            return found
+        time.sleep(0.2)
+    raise AssertionError(f"{query} gave {found}")
+
+
+def test_registry_is_told_without_any_server(clocked: Cli) -> None:
+    """A developer looks at it on a train; CI asks whether every job is declared whole."""
+    away = {"TIDEGATE_POSTGRES_DSN": "postgresql://nobody@127.0.0.1:1/none"}
+
+    listed = clocked.run("jobs", "list", **away)
+    shown = clocked.run("jobs", "show", "notes", **away)
+    checked = clocked.run("jobs", "check", **away)
+    unknown = clocked.run("jobs", "show", "nots", **away)
+
+    assert (listed.returncode, shown.returncode, checked.returncode, unknown.returncode) == (0, 0, 0, 2)
+    assert "every 0:00:02, or by hand" in listed.stdout
+    for words in ("PaymentsDue", "Note", "docs/runbooks/notes.md", "once for each occasion", "{tenant}"):
+        assert words in shown.stdout
+    assert "2 jobs are declared whole: notes, asked" in checked.stdout
+
+
+def test_worker_runs_what_the_clock_brings_and_what_is_asked_for(clocked: Cli, worker: Worker, rows: Rows) -> None:
+    """From a declaration and a command to effects; asked for twice under one key it runs once."""
+    until(rows, "SELECT count(*) FROM tidegate.job_run WHERE trigger = 'schedule' AND state = 'done'", lambda n: n >= 2)
+    words = (
+        "jobs",
+        "run",
+        "asked",
+        "--tenant",
+        "acme",
+        "--param",
+        "payments=5",
+        "--key",
+        "ticket-7",
+        "--reason",
+        "[x]",
+    )
+    first, again = clocked.json(*words), clocked.json(*words)
+    until(rows, f"SELECT state FROM tidegate.job_run WHERE id = {first['run']}", lambda state: state == "done")
+
+    assert (first["is_new"], again) == (True, {"run": first["run"], "is_new": False})
+    assert rows(f"SELECT processed FROM tidegate.job_run WHERE id = {first['run']}")[0][0] == 5
+    table = clocked.run("jobs", "runs", "asked")
+    assert "tests" in table.stdout
+    assert "[x]" in table.stdout
+    assert worker.stop() == 0
+
+
+def test_run_of_a_killed_worker_is_gone_on_with_by_another(clocked: Cli, worker: Worker, rows: Rows) -> None:
+    """kill -9 in the middle: found by its lease within two heartbeats (20 s), and nothing acts twice."""
+    asked = clocked.json("jobs", "run", "asked", "--tenant", "acme", "--param", "payments=30", "--param", "seconds=0.2")
+    progress = f"SELECT processed FROM tidegate.job_run WHERE id = {asked['run']}"
+    until(rows, progress, lambda processed: processed >= 3)
+    worker.process.send_signal(signal.SIGKILL)
+    worker.process.wait()
+
+    other = Worker(clocked.start("run", "asked"))
+    chain = f"WHERE {asked['run']} IN (id, first_run)"
+    until(rows, f"SELECT bool_or(state = 'done') FROM tidegate.job_run {chain}", bool)
+
+    assert [row["state"] for row in rows(f"SELECT state FROM tidegate.job_run {chain} ORDER BY id")] == [
+        "stalled",
+        "done",
+    ]
+    assert rows(f"SELECT sum(processed) FROM tidegate.job_run {chain}")[0][0] == 30
+    assert other.stop() == 0
+
+
+def test_pause_reaches_jobs_by_the_clock_and_cancel_their_runs(clocked: Cli, worker: Worker, rows: Rows) -> None:
+    """`pause --all` before the database moves means these, too."""
+    paused = clocked.json("pause", "--all", "--reason", "database moves")
+    asked = clocked.json("jobs", "run", "asked", "--tenant", "acme")
+    cancelled = clocked.json("jobs", "cancel", str(asked["run"]), "--reason", "the wrong one")
+    resumed = clocked.json("resume", "--all")
+
+    assert {each["job"] for each in paused["jobs"]} == {each["job"] for each in resumed["jobs"]} == {"notes", "asked"}
+    assert cancelled == {"run": asked["run"], "is_over": True}
+    actions = [row["action"] for row in rows("SELECT action FROM tidegate.audit ORDER BY seq DESC LIMIT 4")]
+    assert actions == ["job:resume", "run:cancel", "run:trigger", "job:pause"]
+    assert worker.stop() == 0
+
+
+def test_misuse_is_told_by_name(clocked: Cli) -> None:
+    """What somebody types at night is answered with what to type instead."""
+    said = {
+        "no tenant": clocked.run("jobs", "run", "asked"),
+        "unknown parameter": clocked.run("jobs", "run", "asked", "--tenant", "acme", "--param", "speed=1"),
+        "no value": clocked.run("jobs", "run", "asked", "--tenant", "acme", "--param", "speed"),
+        "no such job": clocked.run("jobs", "run", "ledger", "--tenant", "acme"),
+        "no such run": clocked.run("jobs", "cancel", "999999"),
+        "no token": clocked.run("jobs", "run", "asked", "--tenant", "acme", TIDEGATE_TOKEN=""),
+    }
+
+    assert {what: ended.returncode for what, ended in said.items()} == {
+        "no tenant": 2,
+        "unknown parameter": 2,
+        "no value": 2,
+        "no such job": 2,
+        "no such run": 2,
+        "no token": 3,
+    }
+    assert "say which" in said["no tenant"].stderr
+    assert "it has payments, seconds" in said["unknown parameter"].stderr
+    assert "those are: asked, notes" in said["no such job"].stderr

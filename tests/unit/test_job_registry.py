@@ -1,0 +1,111 @@
+"""What an App checks of its jobs by the clock, and what the registry tells of every job."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from tidegate import App, Context, Cron, Handler, Page, ScheduledJob, Scope, answer, handle, handle_batch
+from tidegate.jobs.clockwork.declaration import MaintenanceJob
+from tidegate.jobs.registry import registry
+from tidegate_kernel.errors import Misconfigured
+
+
+@dataclass(frozen=True)
+class Orders:
+    page: Page
+
+
+@dataclass(frozen=True)
+class Check:
+    order: str
+
+
+async def orders(_: Orders, __: Context[None]) -> list[str]:
+    return []
+
+
+async def check(_: Check, __: Context[None]) -> None:
+    return None
+
+
+async def check_all(_: Any, __: Context[None]) -> None:
+    return None
+
+
+NIGHTLY = ScheduledJob(
+    code="nightly",
+    trigger=Cron("0 2 * * *", "Europe/Berlin"),
+    query=Orders,
+    command=Check,
+    key=str,
+    scopes=[Scope("acme")],
+    runbook="docs/runbooks/nightly.md",
+    partial_failure="quarantine",
+)
+HANDLERS = [answer(Orders, orders), handle(Check, check)]
+
+
+def app(*jobs: ScheduledJob, handlers: list[Handler] | None = None) -> App:
+    return App(service="shop", owner="orders-team", jobs=[], clock_jobs=jobs, handlers=handlers or HANDLERS)
+
+
+@pytest.mark.parametrize(
+    "handlers, told",
+    [
+        (HANDLERS[:1], r"command becomes Check, which no handler takes; add handle\(Check"),
+        (HANDLERS[1:], r"query becomes Orders, which no handler takes; add answer\(Orders"),
+        ([handle_batch(Orders, check_all), HANDLERS[1]], r"query becomes Orders, which a handler of commands takes"),
+    ],
+)
+def test_request_without_its_handler_is_found_at_the_start(handlers: list[Handler], told: str) -> None:
+    """Not at two in the morning, when the first run asks for it."""
+    with pytest.raises(Misconfigured, match=f"job 'nightly': {told}"):
+        app(NIGHTLY, handlers=handlers)
+
+
+def test_app_checks_codes_and_needs() -> None:
+    """Two jobs of one code would share runs and checkpoints; a need that nothing names could never be probed."""
+    with pytest.raises(Misconfigured, match="job code 'nightly' is declared twice"):
+        app(NIGHTLY, NIGHTLY)
+    with pytest.raises(Misconfigured, match="job 'nightly': needs"):
+        app(replace(NIGHTLY, needs=["bank"]))
+    with pytest.raises(Misconfigured, match="may hold lower-case letters"):
+        app(replace(NIGHTLY, code="Nightly Run"))
+
+
+def test_kind_that_nothing_runs_yet_is_refused() -> None:
+    """A declaration that looks alive and never runs would be worse than an error."""
+    given = {name: getattr(NIGHTLY, name) for name in ("trigger", "query", "command", "key", "scopes", "runbook")}
+    cleaning: Any = MaintenanceJob(code="clean", retention=timedelta(days=30), is_sensitive=False, **given)
+
+    with pytest.raises(Misconfigured, match="job 'clean': kind MaintenanceJob is declared, and nothing runs such jobs"):
+        app(cleaning)
+
+
+def test_registry_tells_every_field_of_a_job_by_the_clock() -> None:
+    """What a person asks at night: what starts it, what it does, how a repeat is kept out, where the runbook is."""
+    (entry,) = registry(app(NIGHTLY))
+
+    assert (entry.kind, entry.owner, entry.trigger) == (
+        "ScheduledJob",
+        "orders-team",
+        "0 2 * * * (Europe/Berlin), or by hand",
+    )
+    assert (entry.query, entry.command, entry.scopes) == ("Orders", "Check", "acme")
+    assert entry.lock_key == "job:shop/nightly/{tenant}/{brand}"
+    assert (entry.partial_failure, entry.unit, entry.runbook) == ("quarantine", "item", "docs/runbooks/nightly.md")
+
+
+def test_code_is_looked_for_among_jobs_of_every_kind() -> None:
+    """`tidegate pause` and `tidegate run` take either."""
+    shop = app(NIGHTLY)
+
+    assert (shop.any_job("nightly"), shop.clock_job("nightly"), shop.codes) == (NIGHTLY, NIGHTLY, ["nightly"])
+    with pytest.raises(Misconfigured, match="has no job 'ledger' by the clock; those are: nightly"):
+        shop.clock_job("ledger")
+    with pytest.raises(Misconfigured, match="has no job 'ledger'"):
+        shop.any_job("ledger")

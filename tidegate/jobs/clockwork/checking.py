@@ -1,0 +1,38 @@
+"""Whether a job by the clock has in its App what it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from tidegate.jobs.clockwork.declaration import ClockJob, ScheduledJob
+from tidegate.jobs.commands import commands_of
+from tidegate.jobs.handlers import Handler
+
+
+def check_clock_job(job: ClockJob, handlers: Mapping[type[Any], Handler], dependencies: Collection[str]) -> None:
+    """Raises Misconfigured, naming job and field, for a request without a handler, or a need that nothing names."""
+    if type(job) is not ScheduledJob:
+        raise job.wrong("kind", f"{type(job).__name__} is declared, and nothing runs such jobs yet; use a ScheduledJob")
+    unknown = sorted(set(job.needs) - set(dependencies))
+    if unknown:
+        raise job.wrong("needs", f"{unknown} but App.dependencies does not name them")
+    for name, function, verb in (("query", job.query, "answer"), ("command", job.command, "handle")):
+        for request in commands_of(function):
+            if request not in handlers:
+                raise job.wrong(
+                    name,
+                    f"becomes {request.__name__}, which no handler takes; "
+                    f"add {verb}({request.__name__}, …) to App.handlers",
+                )
+            if name == "query" and (handlers[request].takes_group or handlers[request].prepare is not None):
+                raise job.wrong(name, f"becomes {request.__name__}, which a handler of commands takes; use answer(…)")
+
+
+def handlers_of(job: ClockJob, handlers: Sequence[Handler]) -> Sequence[Handler]:
+    """The handlers that the job's requests may come to: all of them, where its functions do not tell."""
+    requests = [commands_of(job.query), commands_of(job.command)]
+    if not all(requests):
+        return handlers
+    mine = {request for of in requests for request in of}
+    return [handler for handler in handlers if handler.command in mine]
