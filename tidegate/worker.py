@@ -79,7 +79,7 @@ async def run_worker(
         writer = await opened.enter_async_context(open_writer(settings.kafka))
         relay = OutboxRelay(resources.pool, writer, clock, metrics=resources.metrics)
         vitals = Vitals(clock)
-        more = [visible_route(app, Waiters(resources.pool, app.service, clock))]
+        more = [visible_route(app, Waiters(resources.pool, app.service, clock), clock)]
         port = await opened.enter_async_context(serve(settings, metrics=resources.metrics, health=vitals, more=more))
         # Before the first claim: a day whose claims have gone to the default partition stays there.
         inbox = InboxUpkeep(resources.pool, clock, metrics=resources.metrics, holder=resources.owner)

@@ -215,7 +215,7 @@ class _Fine:
 
 @pytest.fixture
 async def client(waiters: Waiters) -> AsyncIterator[httpx.AsyncClient]:
-    more = [visible_route(APP, waiters)]
+    more = [visible_route(APP, waiters, SystemClock())]
     async with (
         serve(Settings(http_port=0), metrics=Metrics(), health=_Fine(), more=more) as port,
         httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=30) as opened,
