@@ -12,6 +12,7 @@ from tidegate.jobs.clockwork.host import Pace
 from tidegate_kernel.postgres import open_pool
 
 ITEM_SECONDS = 0.2
+HANDLER_TIMEOUT = timedelta(seconds=1)
 
 
 async def slow(_: str, __: Context[None]) -> None:
@@ -22,7 +23,8 @@ async def main(dsn: str, heartbeat: float) -> None:
     async with open_pool(dsn, size=4) as pool:
         shop = Workshop(pool, on_order=slow)
         shop.clock.move(minutes=1)
-        host = await shop.host(minutely(), holder="pod-0", pace=Pace(heartbeat=timedelta(seconds=heartbeat)))
+        job = minutely(handler_timeout=HANDLER_TIMEOUT)
+        host = await shop.host(job, holder="pod-0", pace=Pace(heartbeat=timedelta(seconds=heartbeat)))
         await host.run(shop.stop)
 
 

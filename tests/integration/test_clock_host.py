@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -16,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.bouncer import Bouncer
+from tests.integration.clock_process import HANDLER_TIMEOUT, ITEM_SECONDS
 from tests.integration.clockwork import Schedulers, Workshop, hosting, minutely, tenants, until
 from tests.integration.cut_connections import Cut, cut_pool
 from tidegate import Context
@@ -85,6 +87,34 @@ async def test_run_of_a_killed_process_is_found_within_two_heartbeats_and_goes_o
     assert sum(row["processed"] for row in rows) == 30
     assert await shop.effects() == [f"acme/o{number:03}" for number in range(30)]
     assert 0 < len(shop.handled) < 30, "it went on, and did not begin anew"
+
+
+async def test_process_that_slept_through_its_lease_writes_nothing_when_it_wakes(shop: Workshop, database: str) -> None:
+    """Case 114, with a process: stopped in the middle of an item, its transaction open. Another goes on, though the
+    item's row is locked; the first wakes, and each order has acted once."""
+    await shop.prepare(acme=15)
+    job = minutely(handler_timeout=HANDLER_TIMEOUT)
+    scheduler = await Schedulers(shop.pool, shop.clock).start(job)
+    shop.clock.move(minutes=1)
+    await scheduler.make_runs()
+    with victim(database) as sleeper:
+        await until(lambda: has_effects(shop, 3))
+        sleeper.send_signal(signal.SIGSTOP)
+        async with hosting(shop, await shop.host(job, holder="other", pace=BRISK)):
+            await until(lambda: ended(shop))
+            sleeper.send_signal(signal.SIGCONT)
+            await until(lambda: nobody_waits_in_a_transaction(shop))
+        await asyncio.sleep(2 * ITEM_SECONDS)
+
+    rows = await shop.pool.fetch("SELECT state, processed, holder FROM tidegate.job_run ORDER BY id")
+    assert [(row["state"], row["holder"]) for row in rows] == [("stalled", "pod-0"), ("done", "other")]
+    assert sum(row["processed"] for row in rows) == 15
+    assert await shop.effects() == [f"acme/o{number:03}" for number in range(15)]
+
+
+async def nobody_waits_in_a_transaction(shop: Workshop) -> bool:
+    asleep = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in trans%'"
+    return bool(await shop.pool.fetchval(asleep) == 0)
 
 
 async def has_effects(shop: Workshop, count: int) -> bool:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.integration.clockwork import ACME, NOON, ZEBRA, Schedulers, forget_lease, minutely, tenants
 from tidegate.jobs.clockwork.runs import RunState
-from tidegate.jobs.clockwork.schedule import Every
+from tidegate.jobs.clockwork.schedule import Cron, Every
 from tidegate_kernel.errors import Misconfigured, Transient
 from tidegate_kernel.event import Scope
 from tidegate_kernel.postgres import Pool, open_pool
@@ -43,6 +43,19 @@ async def test_new_job_owes_nothing(schedulers: Schedulers) -> None:
 
     assert await scheduler.make_runs() == 0
     assert scheduler.next_occurrence == NOON + MINUTE
+
+
+async def test_changed_schedule_owes_nothing(schedulers: Schedulers) -> None:
+    """A yearly job that becomes one of every minute has not missed a year of minutes; and it runs from now on."""
+    await schedulers.start(minutely(trigger=Cron("0 0 1 1 *", "UTC")))
+    schedulers.clock.move(days=1)
+
+    scheduler = await schedulers.start(minutely())
+    assert await scheduler.make_runs() == 0
+    schedulers.clock.move(minutes=1)
+    await scheduler.make_runs()
+
+    assert await schedulers.runs() == [(NOON + timedelta(days=1, minutes=1), "due", 0)]
 
 
 async def test_three_schedulers_make_one_run_of_an_occurrence(schedulers: Schedulers) -> None:

@@ -1,10 +1,13 @@
 -- SQL of jobs by the clock. Every query is PREPAREd by a test.
 
 -- name: begin_clock
--- A job that nobody has seen before owes nothing: its schedule begins now. $1 job, $2 now.
-INSERT INTO tidegate.job_clock (job, scheduled_until)
-VALUES ($1, $2)
-ON CONFLICT (job) DO NOTHING
+-- A schedule that nobody has seen before, or another one than before, owes nothing: it begins now. $1 job, $2 now,
+-- $3 the schedule in words.
+INSERT INTO tidegate.job_clock AS c (job, scheduled_until, schedule)
+VALUES ($1, $2, $3)
+ON CONFLICT (job) DO UPDATE
+SET scheduled_until = greatest(c.scheduled_until, EXCLUDED.scheduled_until), schedule = EXCLUDED.schedule
+WHERE c.schedule IS DISTINCT FROM EXCLUDED.schedule
 
 -- name: read_clocks
 -- How far the schedules of some jobs have become runs, and whether the whole of the job is paused. $1 jobs.
@@ -120,9 +123,16 @@ WHERE c.job = $1 AND c.tenant = $2 AND c.brand = $3 AND ($4::bigint IS NULL OR c
 
 -- name: take_items
 -- In the transaction that does them: which items nobody has done yet; they are done if it commits. Whoever does one of them
--- at the same time is waited for. $1 job, $2 tenant, $3 brand, $4 keys (distinct), $5 run.
+-- at the same time is waited for, and Postgres ends the transaction when its owner is silent for too long: one that was
+-- frozen would hold up for ever whoever goes on. $1 job, $2 tenant, $3 brand, $4 keys (distinct), $5 run, $6 milliseconds.
+WITH silence AS MATERIALIZED (
+    SELECT set_config('idle_in_transaction_session_timeout', $6::text, true)
+)
 INSERT INTO tidegate.job_item AS i (job, tenant, brand, key, run, outcome)
-SELECT $1, $2, $3, k.key, $5, 'done' FROM unnest($4::text[]) AS k (key) ORDER BY k.key COLLATE "C"
+SELECT $1, $2, $3, k.key, $5, 'done'
+FROM unnest($4::text[]) AS k (key)
+CROSS JOIN silence
+ORDER BY k.key COLLATE "C"
 ON CONFLICT (job, tenant, brand, key) DO UPDATE
 SET run = EXCLUDED.run, outcome = 'done', error_class = NULL, error_message = NULL, decided_at = now()
 WHERE i.outcome = 'failed'

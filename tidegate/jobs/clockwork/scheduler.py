@@ -75,11 +75,12 @@ class Scheduler:
         return min((due for due in self._next.values() if due > now), default=None)
 
     async def begin(self, jobs: Sequence[ClockJob]) -> None:
-        """The jobs are registered. One that nobody has seen before owes nothing. Raises Misconfigured, Transient."""
+        """The jobs are registered; a new or changed schedule owes nothing. Raises Misconfigured, Transient."""
         for job in jobs:
             async with self._transaction() as connection:
                 number = await register_clock_job(connection, self._service, job)
-                await connection.execute(_QUERIES["begin_clock"], number, self._clock.now())
+                schedule = str(job.trigger or "by hand")
+                await connection.execute(_QUERIES["begin_clock"], number, self._clock.now(), schedule)
             self._jobs[number] = job
         for number, (until, _) in (await self._read_clocks(list(self._jobs))).items():
             self._note(number, until)

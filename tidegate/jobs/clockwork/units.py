@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 
 import asyncpg
 import structlog
@@ -30,6 +31,9 @@ from tidegate_kernel.source import Outgoing
 
 _log = structlog.get_logger(__name__)
 _QUERIES = load_queries(__package__)
+
+# A handler is cut off at its time limit; a transaction that is silent for longer than that has lost its process.
+_SILENCE_BEYOND_HANDLERS = timedelta(seconds=5)
 
 
 class Outage(Transient):
@@ -84,6 +88,8 @@ class Units:
     def __init__(self, hands: RunHands, run: ClaimedRun) -> None:
         self._hands, self._run = hands, run
         self._job, self._known = hands.job, run.tally
+        silence_limit = hands.job.handler_timeout + _SILENCE_BEYOND_HANDLERS
+        self._silence_ms = str(int(silence_limit.total_seconds() * 1000))
 
     async def do(self, unit: Sequence[Item]) -> Wish:
         """Each item of the unit is done, was done before, or is recorded as failed.
@@ -138,7 +144,7 @@ class Units:
         """The items that nobody has done yet: the first of those that are done once by the same."""
         run, first = self._run, {item.identity: item for item in reversed(unit)}
         rows = await connection.fetch(
-            _QUERIES["take_items"], run.job, run.scope.tenant, run.scope.brand, list(first), run.id
+            _QUERIES["take_items"], run.job, run.scope.tenant, run.scope.brand, list(first), run.id, self._silence_ms
         )
         taken = {row["key"] for row in rows}
         return [item for item in unit if item.identity in taken and first[item.identity] is item]
