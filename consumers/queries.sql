@@ -158,11 +158,21 @@ SET lease_until = now()
 WHERE id = $1 AND holder = $2 AND state = 'running';
 
 -- name: finish_backfill
+-- A store that was emptied is full again when a backfill from the beginning is done that began after that.
 -- $1 id, $2 holder, $3 state, $4 records, $5 dead letters.
-UPDATE tidegate.backfill
-SET state = $3, finished_at = now(), records = records + $4, dead_letters = dead_letters + $5
-WHERE id = $1 AND holder = $2 AND state = 'running'
-RETURNING id;
+WITH ended AS (
+    UPDATE tidegate.backfill
+    SET state = $3, finished_at = now(), records = records + $4, dead_letters = dead_letters + $5
+    WHERE id = $1 AND holder = $2 AND state = 'running'
+    RETURNING id, job, state, source, started_at
+),
+filled AS (
+    UPDATE tidegate.job AS j
+    SET emptied_at = NULL
+    FROM ended AS e
+    WHERE j.id = e.job AND e.state = 'done' AND e.source = 'beginning' AND e.started_at >= j.emptied_at
+)
+SELECT e.id FROM ended AS e;
 
 -- name: standing_intents
 -- What is wanted of a job now; the database's clock decides what has expired. $1 job.

@@ -1,11 +1,14 @@
 -- SQL of freshness. Every query is PREPAREd by a test.
 
 -- name: settled_positions
--- Where the job's live consumer stands, and when its store was last written to by a backfill (NULL: by none). $1 job.
+-- Where the job's live consumer stands (at the beginning, as long as its store was emptied and is being filled again), and
+-- when its store was last written to by a backfill (NULL: by none). $1 job.
 SELECT
-    p.topic, p.partition, p.topic_id, p.next_offset,
+    p.topic, p.partition, p.topic_id,
+    CASE WHEN j.emptied_at IS NULL THEN p.next_offset ELSE 0 END AS next_offset,
     (SELECT max(b.moved_at) FROM tidegate.position AS b WHERE b.job = $1 AND b.run <> 0) AS backfilled_at
 FROM tidegate.position AS p
+JOIN tidegate.job AS j ON j.id = p.job
 WHERE p.job = $1 AND p.run = 0
 ORDER BY p.topic, p.partition;
 
@@ -27,10 +30,15 @@ WITH held AS (
     SELECT FROM tidegate.lease AS l
     WHERE l.name = $1 AND l.token = $2 AND l.expires_at > now()
     FOR SHARE
+),
+-- Locked, and so as it is now: what was read before somebody emptied the store must not be told after that.
+full_store AS (
+    SELECT j.emptied_at IS NULL AS is_full FROM tidegate.job AS j WHERE j.id = $3 FOR SHARE
 )
 INSERT INTO tidegate.visible AS v (job, topic, partition, topic_id, next_offset)
-SELECT $3, p.topic, p.partition, p.topic_id, p.next_offset
+SELECT $3, p.topic, p.partition, p.topic_id, CASE WHEN f.is_full THEN p.next_offset ELSE 0 END
 FROM unnest($4::text[], $5::int[], $6::uuid[], $7::bigint[]) AS p (topic, partition, topic_id, next_offset)
+CROSS JOIN full_store AS f
 WHERE EXISTS (SELECT FROM held)
 ON CONFLICT (job, topic, partition) DO UPDATE
 SET topic_id = EXCLUDED.topic_id, next_offset = EXCLUDED.next_offset, seen_at = now(), trouble = NULL,

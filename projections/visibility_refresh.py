@@ -105,7 +105,8 @@ class Refresher:
         if (trouble := await self._refresh()) is not None:
             await self._note(token, trouble)
             return
-        await self._tell(token, news)
+        # A store that was emptied and filled again stands where it stood, and was told as empty by somebody else.
+        await self._tell(token, news if written.besides == self._besides else written.points)
         self._besides = written.besides
 
     async def _refresh(self) -> str | None:
@@ -128,7 +129,7 @@ class Refresher:
     async def _tell(self, token: Token, news: Mapping[TopicPartition, Point]) -> None:
         if news:
             await self._visibility.show(self._lease.name, token, news)
-            self._shown |= news
+            self._shown.update(news)
         if self._trouble is not None:
             await self._visibility.clear_trouble(self._lease.name, token)
             _log.info(logs.REFRESH_RESUMED, job=self._job)

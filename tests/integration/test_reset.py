@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from secrets import token_hex
 from typing import Any
+from uuid import UUID
 
 import msgspec
 import pytest
@@ -22,6 +23,7 @@ from projections.clickhouse import ClickHouse
 from projections.clickhouse_connection import Connection
 from projections.elasticsearch import Elasticsearch
 from projections.elasticsearch_sink import connect as connect_elasticsearch
+from projections.visibility import Point, Visibility
 from tidegate import App, CloudEvents, Event, Json, ProjectionJob, Topic, Upsert, on
 from tidegate.backfilling import BackfillOptions, BackfillReport, BackfillStart, run_backfill
 from tidegate.console import resetting
@@ -31,8 +33,9 @@ from tidegate.jobs.publishing import cloud_event
 from tidegate.stack.names import StackAddresses
 from tidegate.worker import run_worker
 from tidegate_kernel.errors import Denied, Misconfigured, NeedsRebuild, Transient
-from tidegate_kernel.event import JobCode
+from tidegate_kernel.event import JobCode, JobId, TopicPartition
 from tidegate_kernel.kafka import create_topics, open_writer
+from tidegate_kernel.lease import Lease
 from tidegate_kernel.permissions import Actor, Role
 from tidegate_kernel.postgres import Pool
 from tidegate_kernel.settings import KafkaSettings, Settings
@@ -327,6 +330,58 @@ async def test_killed_between_dropping_and_filling_it_can_be_run_again(
     await service.reset()
 
     assert await service.shown() == ALL
+
+
+@pytest.mark.parametrize("service", ["clickhouse"], indirect=True)
+async def test_a_table_that_views_count_is_not_reset(service: Service) -> None:
+    """Their sums would stay, and count everything once more; it is said before anything is audited or dropped."""
+    assert isinstance(service.declared, ClickHouse)
+    service.declared = replace(service.declared, stable_batches=True)
+
+    with pytest.raises(Misconfigured, match="materialized views"):
+        await service.plan()
+
+
+async def test_nothing_is_visible_from_a_reset_until_it_is_filled_again(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """G11: whoever waits for its own event must not be sent to an empty index, also where the filling broke off."""
+    place, settled = TopicPartition(service.topic, 0), Point(UUID(int=7), 120)
+    number = JobId(await service.pool.fetchval("SELECT id FROM tidegate.job"))
+    await service.pool.execute(
+        "INSERT INTO tidegate.position (job, topic, partition, next_offset, topic_id) VALUES ($1, $2, 0, $3, $4)",
+        number,
+        service.topic,
+        settled.next_offset,
+        settled.topic_id,
+    )
+    visibility = Visibility(service.pool, number)
+    lease = Lease(service.pool, "refresh", holder="worker", ttl=timedelta(seconds=60))
+    token = await lease.take()
+    assert token is not None
+    await visibility.show(lease.name, token, {place: settled})
+    await service.pause()
+
+    async def killed(*_: Any, **__: Any) -> None:
+        raise Transient("the process died here")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(resetting, "run_backfill", killed)
+        with pytest.raises(Transient):
+            await service.reset()
+
+    assert (await visibility.settled()).points[place].next_offset == 0
+    # As a refresher does it that read the positions before the reset.
+    await visibility.show(lease.name, token, {place: settled})
+    shown = (await visibility.shown())[place]
+    assert (shown.point.next_offset, shown.rewound_from) == (0, 120)
+
+    await service.fill()
+
+    assert (await visibility.settled()).points[place] == settled
+    await visibility.show(lease.name, token, {place: settled})
+    again = (await visibility.shown())[place]
+    assert (again.point, again.rewound_from) == (settled, None)
 
 
 async def test_stopped_in_the_middle_of_filling_it_begins_again(service: Service) -> None:

@@ -144,6 +144,17 @@ WHERE p.job = (
 )
 ORDER BY p.topic, p.partition
 
+-- name: note_emptied
+-- The job's store is about to be emptied: nothing of it is visible any more. $1 job, $2 whether a backfill fills it again.
+WITH emptied AS (
+    UPDATE tidegate.job
+    SET emptied_at = now()
+    WHERE id = $1 AND $2
+)
+UPDATE tidegate.visible AS v
+SET next_offset = 0, seen_at = now(), rewound_from = greatest(v.rewound_from, v.next_offset), rewound_at = now()
+WHERE v.job = $1;
+
 -- name: lock_job
 -- The number of a job, locked: what is decided about it by hand is decided one after the other. $1 service, $2 code.
 SELECT j.id

@@ -17,7 +17,7 @@ from consumers.presence import State
 from tidegate.app import App
 from tidegate.backfilling import BackfillOptions, BackfillReport, BackfillStart, run_backfill
 from tidegate.console.stands import logs_of
-from tidegate.jobs.declaration import FoldJob, Job, ProjectionJob, SinkJob
+from tidegate.jobs.declaration import FoldJob, Job, ProjectionJob, SinkJob, acts_once
 from tidegate.jobs.rerendering import plan_rerender, rerender
 from tidegate_kernel.audit import permitted, refuse_early
 from tidegate_kernel.errors import Denied, Misconfigured, Transient
@@ -69,6 +69,11 @@ async def plan_reset(app: App, settings: Settings, job: Job) -> ResetPlan:
     """Returns what a reset would do now. Raises Misconfigured for a job that is no projection, or if it cannot ask."""
     if not isinstance(job, ProjectionJob | FoldJob):
         raise Misconfigured(f"job {job.code!r} is no projection: it has no index or table")
+    if isinstance(job, ProjectionJob) and acts_once(job):
+        raise Misconfigured(
+            f"job {job.code!r} feeds materialized views by stable batches, and their tables would keep what they have "
+            "counted; give the job a new code, and a table of a new name with views of its own"
+        )
     try:
         async with connect(settings.postgres_dsn.get_secret_value()) as connection:
             with translated_errors("plan reset"):
@@ -126,9 +131,11 @@ async def reset_projection(
 
 async def _permit(connection: Connection, app: App, plan: ResetPlan, actor: Actor, deed: Deed) -> None:
     async with permitted(connection, actor, deed) as transaction:
-        await transaction.fetchval(_QUERIES["lock_job"], app.service, plan.job.code)
+        number = await transaction.fetchval(_QUERIES["lock_job"], app.service, plan.job.code)
         if obstacles := await _obstacles(transaction, app, plan.job):
             raise Denied(f"the reset of {plan.job.code!r} is refused: {'; '.join(obstacles)}")
+        # Before anything is dropped: what is told as visible must never be more than what readers find.
+        await transaction.execute(_QUERIES["note_emptied"], number, isinstance(plan.job, ProjectionJob))
 
 
 async def _render_again(app: App, settings: Settings, job: Job, actor: Actor, reason: str) -> int:

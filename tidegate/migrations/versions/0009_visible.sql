@@ -24,3 +24,6 @@ CREATE TABLE tidegate.visible (
     trouble_since timestamptz,
     PRIMARY KEY (job, topic, partition)
 ) WITH (fillfactor = 50);
+
+-- Its store was emptied then and has not been filled again: nothing of it is visible for sure.
+ALTER TABLE tidegate.job ADD COLUMN emptied_at timestamptz;
