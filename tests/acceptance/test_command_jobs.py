@@ -132,6 +132,8 @@ def test_misuse_is_told_by_name(clocked: Cli) -> None:
         "no value": clocked.run("jobs", "run", "asked", "--tenant", "acme", "--param", "speed"),
         "no such job": clocked.run("jobs", "run", "ledger", "--tenant", "acme"),
         "no such run": clocked.run("jobs", "cancel", "999999"),
+        "no such item": clocked.run("jobs", "release", "asked", "--tenant", "acme", "--item", "p9", "--reason", "x"),
+        "which items": clocked.run("jobs", "release", "asked", "--tenant", "acme", "--reason", "x"),
         "no token": clocked.run("jobs", "run", "asked", "--tenant", "acme", TIDEGATE_TOKEN=""),
     }
 
@@ -141,8 +143,11 @@ def test_misuse_is_told_by_name(clocked: Cli) -> None:
         "no value": 2,
         "no such job": 2,
         "no such run": 2,
+        "no such item": 2,
+        "which items": 2,
         "no token": 3,
     }
+    assert clocked.json("jobs", "items") == []
     assert "say which" in said["no tenant"].stderr
     assert "it has payments, seconds" in said["unknown parameter"].stderr
     assert "those are: asked, notes" in said["no such job"].stderr

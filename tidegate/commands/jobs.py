@@ -24,6 +24,7 @@ from tidegate.commands.options import (
     wait_for,
 )
 from tidegate.jobs.clockwork.history import RunRecord, recent_runs
+from tidegate.jobs.clockwork.quarantine import LostItem, Release, lost_items, release_items
 from tidegate.jobs.clockwork.requests import Cancelled, Requested, RunRequest, ask_for_run, cancel_run
 from tidegate.jobs.registry import RegistryEntry, entry_of, registry
 from tidegate.migrations.revisions import require_schema
@@ -143,6 +144,53 @@ def runs_command(
         print_table(columns, [_row(each) for each in records], right=["run", "done", "skipped", "failed", "missed"])
 
 
+@job_commands.command("items", epilog=examples("tidegate jobs items", "tidegate jobs items reconcile --json"))
+def items_command(
+    job: Annotated[str | None, typer.Argument(metavar="[JOB]", help="Of one job.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many.")] = 20,
+    app: AppOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show items that failed and were not done since: `failed` ones are tried again by themselves, others not."""
+    loaded = load_app(app)
+    code = None if job is None else loaded.clock_job(job).code
+    items = wait_for(_items(settings_of(), loaded, code, limit))
+    if as_json:
+        print_json([asdict(item) for item in items])
+    else:
+        columns = ["job", "tenant", "item", "is", "since", "run", "error"]
+        print_table(columns, [_item_row(each) for each in items], right=["run"])
+
+
+@job_commands.command(
+    "release",
+    epilog=examples(
+        "tidegate jobs release reconcile --tenant acme --all --reason 'the account is open again'",
+        "tidegate jobs release reconcile --tenant acme --item 'order-1041' --reason 'mended'",
+    ),
+)
+def release_command(
+    job: JobArgument,
+    tenant: Annotated[str, typer.Option(help="Whose items.")] = "",
+    brand: Annotated[str, typer.Option(help="Of which brand.")] = "",
+    item: Annotated[list[str] | None, typer.Option(metavar="ITEM", help="As `jobs items` shows it.")] = None,
+    all_items: Annotated[bool, typer.Option("--all", help="All quarantined ones of the tenant and brand.")] = False,
+    reason: ReasonOption = "",
+    app: AppOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Let the next run that meets quarantined items try them again."""
+    if all_items == bool(item):
+        raise Misconfigured("say which: --item ITEM, once or more, or --all")
+    loaded = load_app(app)
+    release = Release(job=loaded.clock_job(job), scope=Scope(tenant, brand), keys=item or None, reason=reason)
+    count = wait_for(_release(settings_of(), loaded, release))
+    if as_json:
+        print_json({"job": job, "items": count})
+    else:
+        tell(f"items released: {count}; the next run of job {job!r} that meets them tries them again")
+
+
 async def _ask(settings: Settings, app: App, request: RunRequest) -> Requested:
     dsn = settings.postgres_dsn.get_secret_value()
     await require_schema(dsn)
@@ -163,6 +211,20 @@ async def _runs(settings: Settings, app: App, code: str | None, limit: int) -> S
     await require_schema(dsn)
     async with connect(dsn) as connection:
         return await recent_runs(connection, app.service, code=code, limit=limit)
+
+
+async def _items(settings: Settings, app: App, code: str | None, limit: int) -> Sequence[LostItem]:
+    dsn = settings.postgres_dsn.get_secret_value()
+    await require_schema(dsn)
+    async with connect(dsn) as connection:
+        return await lost_items(connection, app.service, code=code, limit=limit)
+
+
+async def _release(settings: Settings, app: App, release: Release) -> int:
+    dsn = settings.postgres_dsn.get_secret_value()
+    await require_schema(dsn)
+    async with connect(dsn) as connection:
+        return await release_items(connection, await actor_of(settings, connection), app.service, release)
 
 
 def _parameters(words: Sequence[str]) -> Mapping[str, str]:
@@ -199,6 +261,12 @@ def _row(run: RunRecord) -> list[Any]:
         run.missed,
         escape(_note(run)),
     ]
+
+
+def _item_row(item: LostItem) -> list[Any]:
+    scope = "/".join(filter(None, (item.tenant, item.brand)))
+    since = f"{item.decided_at:%Y-%m-%d %H:%M:%SZ}"
+    return [item.code, escape(scope), escape(item.key), item.outcome, since, item.run, escape(item.error_message or "")]
 
 
 def _note(run: RunRecord) -> str:

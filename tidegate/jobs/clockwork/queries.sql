@@ -304,3 +304,22 @@ USING (
 ) AS old
 WHERE i.job = old.job AND i.tenant = old.tenant AND i.brand = old.brand AND i.key = old.key
 RETURNING i.key
+
+-- name: lost_items
+-- Items of a service's jobs that failed and have not been done since, newest first. $1 service, $2 job (NULL: all),
+-- $3 how many.
+SELECT j.code, i.tenant, i.brand, i.key, i.run, i.outcome, i.error_class, i.error_message, i.decided_at
+FROM tidegate.job_item AS i
+JOIN tidegate.job AS j ON j.id = i.job
+WHERE j.service = $1 AND ($2::text IS NULL OR j.code = $2) AND i.outcome <> 'done'
+ORDER BY i.decided_at DESC, i.key
+LIMIT $3
+
+-- name: release_items
+-- Quarantined items of a scope are tried again by the next run that meets them. $1 job, $2 tenant, $3 brand,
+-- $4 keys (NULL: all).
+UPDATE tidegate.job_item AS i
+SET outcome = 'failed'
+WHERE i.job = $1 AND i.tenant = $2 AND i.brand = $3 AND i.outcome = 'quarantined'
+    AND ($4::text[] IS NULL OR i.key = ANY($4))
+RETURNING i.key
