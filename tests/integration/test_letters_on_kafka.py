@@ -18,12 +18,14 @@ from projections.memory import MemorySink
 from tests.integration.live import Note, Noted, Service, has_settled, running, to_note, until
 from tidegate import App, CloudEvents, ConsumerJob, Context, Event, Json, ProjectionJob, Topic, Upsert, handle, on
 from tidegate.assembly import Resources, assemble, live_loop
+from tidegate.jobs.relay import OutboxRelay
 from tidegate.stack.names import StackAddresses
 from tidegate.worker import run_worker
 from tidegate_kernel import logs
 from tidegate_kernel.clock import SystemClock
 from tidegate_kernel.errors import Misconfigured
-from tidegate_kernel.kafka import create_topics, join_group
+from tidegate_kernel.event import TopicPartition
+from tidegate_kernel.kafka import create_topics, join_group, open_reader, open_writer
 from tidegate_kernel.metrics import Metrics
 from tidegate_kernel.postgres import Pool
 from tidegate_kernel.settings import KafkaSettings, Settings
@@ -152,3 +154,28 @@ def _app(topic: str) -> App:
         events=[on("noted", Noted, to_note)],
     )
     return App(service=topic, owner="tests", jobs=[job], handlers=[handle(Note, unused)])
+
+
+async def test_letters_of_many_partitions_go_to_a_dlq_topic_of_one(
+    pool: Pool, database: str, kafka: KafkaSettings, unique_name: Callable[[str], str]
+) -> None:
+    """A letter keeps its partition as a header; to write it to the same number would fail for ever."""
+    topic = unique_name("notes")
+    await create_topics(kafka, {topic: 4}, replication=1)
+    await create_topics(kafka, {f"{topic}.notes.dlq": 1}, replication=1)
+    service = Service(pool, kafka, database, topic, handler=wrap_and_fail)
+    await service.produce(range(40))
+    async with running(await service.loop()):
+        await until(partial(has_settled, service, 40))
+
+    async with open_writer(kafka) as writer:
+        relay = OutboxRelay(pool, writer, SystemClock(), metrics=Metrics())
+        while await relay.relay_once():
+            pass
+
+    letters = await pool.fetch("SELECT DISTINCT partition FROM tidegate.dead_letter")
+    assert len(letters) > 1
+    assert await pool.fetchval("SELECT count(*) FROM tidegate.outbox") == 0
+    async with open_reader(kafka) as reader:
+        (log,) = (await reader.ranges([TopicPartition(f"{topic}.notes.dlq", 0)])).values()
+    assert log.end - log.start == 40
