@@ -89,6 +89,10 @@ class App:
         for job in self.jobs:
             if job.code == code:
                 return job
+        if any(job.code == code for job in self.clock_jobs):
+            raise Misconfigured(
+                f"job {code!r} runs by the clock and reads no topic; 'tidegate jobs runs {code}' shows it"
+            )
         if several := [job.code for job in self.jobs if job.code.startswith(f"{code}.")]:
             raise Misconfigured(
                 f"job {code!r} has several sinks, and each of them is a job of its own: name {' or '.join(several)}"

@@ -109,3 +109,7 @@ def test_code_is_looked_for_among_jobs_of_every_kind() -> None:
         shop.clock_job("ledger")
     with pytest.raises(Misconfigured, match="has no job 'ledger'"):
         shop.any_job("ledger")
+    with pytest.raises(
+        Misconfigured, match="'nightly' runs by the clock and reads no topic; 'tidegate jobs runs nightly'"
+    ):
+        shop.job("nightly")
