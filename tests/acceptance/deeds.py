@@ -63,6 +63,14 @@ _MENDED = (
     f"WHERE p.job = {_LEDGER} AND p.partition = 0 AND p.run = 0"
 )
 
+_RUN_DUE = (
+    "INSERT INTO tidegate.job (service, code, generation, claim_rule) SELECT service || '-clock', 'asked', 1, 'clock' "
+    "FROM tidegate.job WHERE code = 'ledger' ON CONFLICT DO NOTHING; "
+    "INSERT INTO tidegate.job_run (id, job, tenant, scheduled_at, due_at, trigger, lock_name) OVERRIDING SYSTEM VALUE "
+    "SELECT 4242, id, 'zeta', now(), now(), 'manual', 'asked' FROM tidegate.job WHERE code = 'asked' "
+    "ON CONFLICT (id) DO UPDATE SET state = 'due'"
+)
+
 COMMANDS: dict[Action, Typed] = {
     Action.JOB_PAUSE: Typed("pause search --reason tests"),
     Action.JOB_RESUME: Typed("resume search"),
@@ -98,6 +106,8 @@ COMMANDS: dict[Action, Typed] = {
         "INSERT INTO tidegate.job (service, code, generation, claim_rule) SELECT service || '-folding', 'totals', 1, "
         "claim_rule FROM tidegate.job WHERE code = 'ledger' ON CONFLICT DO NOTHING",
     ),
+    Action.RUN_TRIGGER: Typed("jobs run asked --app clocked:app --tenant zeta"),
+    Action.RUN_CANCEL: Typed("jobs cancel 4242 --app clocked:app", _RUN_DUE),
     Action.DLQ_READ_PAYLOAD: Typed(f"dlq show {LETTER} --payload", _FAILED),
     Action.DLQ_REPLAY: Typed("dlq replay --job ledger --fingerprint mended --reason tests --yes", _MENDED),
     Action.DLQ_DISCARD: Typed("dlq discard --job ledger --fingerprint mended --reason tests --yes", _MENDED),
@@ -115,8 +125,6 @@ COMMANDS: dict[Action, Typed] = {
 
 NOT_YET = frozenset(
     {
-        Action.RUN_TRIGGER,
-        Action.RUN_CANCEL,
         Action.REBUILD_START,
         Action.REBUILD_SWAP,
         Action.REBUILD_ABANDON,
