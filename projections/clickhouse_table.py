@@ -59,8 +59,9 @@ class VersionedTable:
 
     async def reset(self, client: AsyncClient) -> None:
         """Table and view are there as declared, without a row. Killed in between, one of them may be missing."""
-        await client.command(f"DROP VIEW IF EXISTS `{self.view}` SYNC")
-        await client.command(f"DROP TABLE IF EXISTS `{self.physical}` SYNC")
+        # Their names are free at once. SYNC would wait until nobody reads them any more, for a minute and longer.
+        await client.command(f"DROP VIEW IF EXISTS `{self.view}`")
+        await client.command(f"DROP TABLE IF EXISTS `{self.physical}`")
         await self.prepare(client)
 
     async def rows(self, client: AsyncClient) -> int:
