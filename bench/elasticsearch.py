@@ -30,13 +30,13 @@ _TENANT = "tenant-7"
 class TimedIndex:
     """The declaration of an index of this run, whose open sink drives a stopwatch."""
 
-    def __init__(self, stopwatch: Stopwatch) -> None:
+    def __init__(self, stopwatch: Stopwatch, **settings: Any) -> None:
         self._stopwatch = stopwatch
         fields = {name: {"type": "keyword"} for name in _KEYWORDS} | {name: {"type": "long"} for name in _NUMBERS}
         self.declared = Elasticsearch(
             index=f"bench-{secrets.token_hex(4)}",
             mappings={"properties": fields},
-            settings={"number_of_replicas": 0},
+            settings={"number_of_replicas": 0, **settings},
             batch_size=BATCH_SIZE,
         )
         self.name, self.store, self.batch_size = self.declared.name, self.declared.store, BATCH_SIZE
@@ -100,10 +100,13 @@ async def from_kafka(settings: Settings, *, service: str, topic: str, events: in
 
 
 async def bare_requests(settings: Settings, *, events: int, lanes: int) -> Reading:
-    """As many requests of as many documents at once, their bodies made before: what the server itself can do."""
+    """As many requests of as many documents at once, their bodies made before: what the server itself can do.
+
+    Its index is refreshed once a second, by the server, as ours is by Tidegate: readers see the same.
+    """
     bodies = list(_bodies(events))
     stopwatch = Stopwatch(events)
-    async with TimedIndex(stopwatch).made(settings) as sink:
+    async with TimedIndex(stopwatch, refresh_interval="1s").made(settings) as sink:
         calm_collector()
         waiting = iter(bodies)
 
