@@ -10,7 +10,7 @@ from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from projections.documents import DELETED
+from projections.documents import DELETED, DELETED_AT
 from tidegate_kernel.errors import Misconfigured
 from tidegate_kernel.settings import Settings
 
@@ -59,8 +59,9 @@ class ClickHouse:
         for name in (self.table, self.version_column, *self.columns):
             if not _IDENTIFIER.match(name):
                 raise self._wrong(f"{name!r} is no plain name of letters, digits and underscores")
-        if DELETED in self.columns or self.version_column in self.columns:
-            raise self._wrong(f"{self.version_column!r} and {DELETED!r} are Tidegate's own columns")
+        ours = {self.version_column, DELETED, DELETED_AT}
+        if len(ours) < 3 or not ours.isdisjoint(self.columns):
+            raise self._wrong(f"{self.version_column!r}, {DELETED!r} and {DELETED_AT!r} are Tidegate's own columns")
         if isinstance(self.order_by, str) or not self.order_by or not set(self.order_by) <= set(self.columns):
             raise self._wrong("order_by must list one or more of the columns, as in order_by=('order_id',)")
         if self.id_column is not None and tuple(self.order_by) != (self.id_column,):

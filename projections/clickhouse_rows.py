@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -14,7 +15,7 @@ from tidegate_kernel.errors import InvalidDocument
 
 
 class RowEncoder:
-    """Turns writes into rows: the declared columns in their order, then version and deleted."""
+    """Turns writes into rows: the declared columns in their order, then version, deleted and since when."""
 
     def __init__(self, columns: Mapping[str, str], id_column: str | None) -> None:
         self.columns = [column(name, type_name) for name, type_name in columns.items()]
@@ -42,9 +43,9 @@ class RowEncoder:
             raise InvalidDocument(f"document {_short(write.id)}: no column for field {unknown[0]!r}")
         if self._id_name is not None and document[self._id_name] != write.id:
             self._require_same_id(write, row)
-        return (*row, write.version, 0)
+        return (*row, write.version, 0, 0)
 
-    def tombstone(self, write: Delete) -> tuple[Any, ...]:
+    def tombstone(self, write: Delete, deleted_at: datetime) -> tuple[Any, ...]:
         """A row that replaces the document's and is not shown. Raises InvalidDocument where the id is no key."""
         check_write(write)
         if self._id is None:
@@ -53,7 +54,7 @@ class RowEncoder:
             )
         row = list(self._blank)
         row[self._id] = self._key(write)
-        return (*row, write.version, 1)
+        return (*row, write.version, 1, int(deleted_at.timestamp()))
 
     def _require_same_id(self, write: Upsert, row: list[Any]) -> None:
         """The row's key must be the write's id: a Delete knows nothing else."""

@@ -11,10 +11,12 @@ from clickhouse_connect.driver.insert import InsertContext
 
 from projections.clickhouse_connection import Connection, RowsRefused, TooManyPartitions, translated_errors
 from projections.clickhouse_partitions import Row, columns_within, partition_key
+from projections.clickhouse_purge import purge_tombstones
 from projections.clickhouse_rows import RowEncoder
 from projections.clickhouse_table import VersionedTable
 from projections.sink import Applied, Refusal
 from projections.writes import Upsert, Write
+from tidegate_kernel.clock import Clock, SystemClock
 from tidegate_kernel.errors import Misconfigured, Reason, Transient
 
 _Placed: TypeAlias = list[tuple[int, Row]]
@@ -44,8 +46,11 @@ class _Block(InsertContext):
 class ClickHouseSink:
     """The open sink; see `projections.sink.Sink`. One insert is one block in one partition of the table."""
 
-    def __init__(self, table: VersionedTable, rows: RowEncoder, connection: Connection) -> None:
+    def __init__(
+        self, table: VersionedTable, rows: RowEncoder, connection: Connection, clock: Clock | None = None
+    ) -> None:
         self._table, self._rows, self._connection = table, rows, connection
+        self._clock = clock or SystemClock()
         self._is_replicated: bool | None = None
         columns = table.all_columns
         self._names = list(columns)
@@ -64,7 +69,9 @@ class ClickHouseSink:
             await self._table.check(client)
 
     def encode(self, write: Write) -> Row:
-        return self._rows.upsert(write) if isinstance(write, Upsert) else self._rows.tombstone(write)
+        if isinstance(write, Upsert):
+            return self._rows.upsert(write)
+        return self._rows.tombstone(write, self._clock.now())
 
     async def apply(self, encoded: Sequence[Row]) -> Applied:
         """One insert per partition of the table. Where the server refuses rows, they are found by halving.
@@ -94,9 +101,13 @@ class ClickHouseSink:
             )
         return str(engine).startswith("Replicated")
 
-    async def purge(self, before: datetime, most: int) -> int:  # noqa: ARG002  # part of the interface
-        """None: a tombstone is a row like others, and small."""
-        return 0
+    async def purge(self, before: datetime, most: int) -> int:
+        """Of a table whose rows are never deleted nothing is asked."""
+        if not self._table.has_tombstones:
+            return 0
+        client = await self._connection.client()
+        with translated_errors(self._table.view):
+            return await purge_tombstones(client, self._table, before=before, most=most)
 
     async def reset(self) -> None:
         client = await self._connection.client()

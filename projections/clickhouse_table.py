@@ -12,7 +12,7 @@ from clickhouse_connect.driver.exceptions import ClickHouseError
 
 from projections.clickhouse_system import Found, columns_of, count_rows, find, settings_of
 from projections.clickhouse_views import WINDOW, WINDOW_BLOCKS, require_exact_views, require_no_views
-from projections.documents import DELETED
+from projections.documents import DELETED, DELETED_AT
 from tidegate_kernel.errors import Misconfigured, NeedsRebuild
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class VersionedTable:
     @property
     def all_columns(self) -> dict[str, str]:
         """The table's columns with ours behind, in the order of an insert."""
-        return {**self.columns, self.version_column: "UInt64", DELETED: "UInt8"}
+        return {**self.columns, self.version_column: "UInt64", DELETED: "UInt8", DELETED_AT: "DateTime('UTC')"}
 
     async def prepare(self, client: AsyncClient) -> None:
         """Table and view exist. Raises as `check` where one was there and is not as declared; nothing is made then."""

@@ -18,6 +18,7 @@ from projections.clickhouse_rows import RowEncoder
 from projections.writes import Delete, Upsert
 from tidegate_kernel.errors import InvalidDocument, Misconfigured
 
+DELETED_AT = datetime(2024, 1, 1, tzinfo=UTC)
 SOME_UUID = UUID("0190163d-8694-739b-aea5-966c26f8ad91")
 RIGA = timezone(timedelta(hours=2))
 
@@ -172,18 +173,18 @@ def test_unknown_field_is_refused() -> None:
         encoder().upsert(Upsert("a", 1, {"order_id": "a", "sent": 1}))
 
 
-def test_row_is_columns_then_version_then_deleted() -> None:
+def test_row_is_columns_then_version_then_deleted_and_when() -> None:
     """The order of the insert's column list."""
     row = encoder(cents="Int64").upsert(Upsert("a", 7, {"cents": 5, "order_id": "a"}))
 
-    assert row == (b"a", 5, 7, 0)
+    assert row == (b"a", 5, 7, 0, 0)
 
 
 def test_struct_is_a_document() -> None:
     """A declared record type-checks where a mapping does not."""
     order = msgspec.defstruct("Order", ["order_id", "cents"])
 
-    assert encoder(cents="Int64").upsert(Upsert("a", 7, order("a", 5))) == (b"a", 5, 7, 0)
+    assert encoder(cents="Int64").upsert(Upsert("a", 7, order("a", 5))) == (b"a", 5, 7, 0, 0)
 
 
 def test_tombstone_has_the_key_and_nothing_else() -> None:
@@ -192,7 +193,7 @@ def test_tombstone_has_the_key_and_nothing_else() -> None:
         n="Int8", note="Nullable(String)", tags="Array(Int8)", state="Enum8('b' = 2, 'a' = 1)", code="FixedString(2)"
     )
 
-    assert rows.tombstone(Delete("a", 7)) == (b"a", 0, None, [], 1, b"\0\0", 7, 1)
+    assert rows.tombstone(Delete("a", 7), DELETED_AT) == (b"a", 0, None, [], 1, b"\0\0", 7, 1, 1_704_067_200)
 
 
 def test_row_whose_key_is_not_its_id_is_refused() -> None:
@@ -214,7 +215,10 @@ def test_key_need_not_be_text(type_name: str, value: Any, document_id: str) -> N
     """Document ids are texts; keys are what the table wants."""
     rows = RowEncoder({"id": type_name}, "id")
 
-    upserted, deleted = rows.upsert(Upsert(document_id, 1, {"id": value})), rows.tombstone(Delete(document_id, 2))
+    upserted, deleted = (
+        rows.upsert(Upsert(document_id, 1, {"id": value})),
+        rows.tombstone(Delete(document_id, 2), DELETED_AT),
+    )
 
     assert upserted[0] == deleted[0]
 
@@ -223,13 +227,13 @@ def test_key_need_not_be_text(type_name: str, value: Any, document_id: str) -> N
 def test_id_that_is_no_key_is_refused(document_id: str) -> None:
     """Two spellings of a number would be two ids of one row."""
     with pytest.raises(InvalidDocument, match="does not fit column 'id'"):
-        RowEncoder({"id": "Int8"}, "id").tombstone(Delete(document_id, 1))
+        RowEncoder({"id": "Int8"}, "id").tombstone(Delete(document_id, 1), DELETED_AT)
 
 
 def test_delete_without_an_id_column_names_the_remedy() -> None:
     """With several sorting columns an id alone says not which row is meant."""
     with pytest.raises(InvalidDocument, match="id_column"):
-        RowEncoder({"a": "String", "b": "String"}, None).tombstone(Delete("a", 1))
+        RowEncoder({"a": "String", "b": "String"}, None).tombstone(Delete("a", 1), DELETED_AT)
 
 
 @pytest.mark.parametrize(

@@ -180,6 +180,8 @@ async def test_error_about_a_row_is_a_refusal(error: Exception) -> None:
         {"table": "or`ders"},
         {"columns": {"order id": "String"}},
         {"columns": {**COLUMNS, "tg_deleted": "Bool"}},
+        {"columns": {**COLUMNS, "tg_deleted_at": "Date"}},
+        {"version_column": "tg_deleted_at"},
         {"columns": {**COLUMNS, "tg_version": "Int8"}},
         {"columns": {**COLUMNS, "x": "Map(String, String)"}},
         {"order_by": ()},
