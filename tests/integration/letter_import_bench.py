@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -190,7 +189,7 @@ async def make_bench(
     kafka: KafkaSettings, pool: Pool, fresh: Pool, unique_name: Callable[[str], str], **job: Any
 ) -> Bench:
     """The service `name` with its topics, known to the database that saw the failures."""
-    name = unique_name(f"s{secrets.token_hex(3)}")  # of a parametrised test the name is cut off before its parameters
+    name = unique_name("s")
     topic = Topic(f"{name}.orders", format=Json(), envelope=CloudEvents())
     declared = ConsumerJob(
         code="notes", topics=[topic], unlisted="skip", runbook="-", events=[on("noted", Noted, to_note)], **job

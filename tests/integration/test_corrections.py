@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from secrets import token_hex
 from typing import Any
 from uuid import UUID
 
@@ -369,7 +368,7 @@ async def bench(pool: Pool, database: str, stack: StackAddresses, unique_name: C
         bootstrap=stack.kafka_bootstrap, session_timeout=timedelta(seconds=6), heartbeat_interval=timedelta(seconds=1)
     )
     # The rows of a parametrized test share the beginning of their names.
-    bench = Bench(pool, database, kafka, [f"{unique_name('corrected')}-{token_hex(2)}"])
+    bench = Bench(pool, database, kafka, [unique_name("corrected")])
     await make_topic(kafka, bench.topic)
     values = [b'{"text":"n00"}', b"{", b'{"text":', b'{"text":"n03"}']
     async with open_writer(kafka) as writer:

@@ -9,7 +9,6 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from functools import partial
-from secrets import token_hex
 from uuid import UUID
 
 import asyncpg
@@ -48,7 +47,7 @@ def make_bench(pool: Pool, database: str, stack: StackAddresses, unique_name: Ca
 
     async def make(topics: int = 1) -> Bench:
         # The rows of a parametrized test share the beginning of their names.
-        names = [f"{unique_name('offsets')}-{token_hex(2)}" for _ in range(topics)]
+        names = [unique_name("offsets") for _ in range(topics)]
         for name in names:
             await make_topic(kafka, name)
         return Bench(pool, database, kafka, names)

@@ -7,7 +7,6 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from secrets import token_hex
 from typing import Any
 from uuid import UUID
 
@@ -163,7 +162,7 @@ async def service(
         http_port=0,
     )
     # The rows of a parametrized test share the beginning of their names.
-    topic, name = (f"{unique_name(what)}-{token_hex(2)}" for what in ("notes", "shown"))
+    topic, name = map(unique_name, ("notes", "shown"))
     await create_topics(settings.kafka, {topic: 2}, replication=1)
     fields: Mapping[str, Any] = {"id": {"type": "keyword"}, "n": {"type": "long"}}
     declared: Elasticsearch | ClickHouse = Elasticsearch(
