@@ -28,7 +28,7 @@ from dlq.sequences import (
 )
 from dlq.stored import StoredRecord
 from tidegate_kernel.errors import Transient
-from tidegate_kernel.event import Fence, JobId, RunId
+from tidegate_kernel.event import Fence, JobId, ReplayId, RunId
 from tidegate_kernel.postgres import Connection
 
 # An event that is parked has its claim for as long as it waits.
@@ -181,7 +181,7 @@ def _bounded(
         yield link, key
 
 
-async def _read(connection: Connection, run: int, chosen: Sequence[_Chosen]) -> Sequence[Entry]:
+async def _read(connection: Connection, run: ReplayId, chosen: Sequence[_Chosen]) -> Sequence[Entry]:
     wanted = [link.letter for link, _ in chosen if link.letter is not None]
     letters = await letters_of_run(connection, run, wanted) if wanted else {}
     numbers = [link.parked for link, _ in chosen if link.parked is not None]

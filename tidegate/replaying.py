@@ -28,6 +28,7 @@ from tidegate.worker import open_resources, open_sink
 from tidegate_kernel import logs
 from tidegate_kernel.clock import SystemClock
 from tidegate_kernel.errors import Misconfigured, Transient
+from tidegate_kernel.event import ReplayId
 from tidegate_kernel.permissions import Actor
 from tidegate_kernel.postgres import connect
 from tidegate_kernel.settings import Settings
@@ -97,7 +98,7 @@ async def run_replay(
 async def resume_replay(
     app: App,
     settings: Settings,
-    run: int,
+    run: ReplayId,
     options: ReplayOptions,
     *,
     kind: RunKind,
@@ -156,12 +157,12 @@ class _Opened:
         _log.info(logs.REPLAY_FINISHED, job=self.job.code, run=run.id, done=is_done, **_plain(report.run.outcomes))
         return report
 
-    async def report(self, run: int) -> ReplayReport:
+    async def report(self, run: ReplayId) -> ReplayReport:
         async with self.resources.pool.acquire(timeout=10) as connection:
             failures = await failures_of(connection, run)
         return ReplayReport(run=await self._read(run), failures=failures)
 
-    async def _read(self, run: int) -> Run:
+    async def _read(self, run: ReplayId) -> Run:
         async with self.resources.pool.acquire(timeout=10) as connection:
             return await read_run(connection, self.app.service, run)
 

@@ -17,6 +17,9 @@ JobId = NewType("JobId", int)
 RunId = NewType("RunId", int)
 """0 for the live consumer of a job, else the id of a backfill."""
 
+ReplayId = NewType("ReplayId", int)
+"""Number of a run over dead letters (`tidegate.replay.id`), a replay or a discard."""
+
 LIVE = RunId(0)
 
 Headers = Sequence[tuple[str, bytes | None]]

@@ -11,7 +11,7 @@ from dlq.runs.run import LEASE_SECONDS, LEFT, Hold, RunState, Wish
 from dlq.runs.work import end, letters_first
 from dlq.states import LetterState
 from tidegate_kernel.errors import AlreadyRunning, Denied, Misconfigured
-from tidegate_kernel.event import JobId
+from tidegate_kernel.event import JobId, ReplayId
 from tidegate_kernel.postgres import Connection
 from tidegate_kernel.queries import load_queries
 
@@ -24,12 +24,12 @@ async def start_run(connection: Connection, job: JobId, wish: Wish, *, holder: s
     return await _take(connection, job, run, holder)
 
 
-async def propose_run(connection: Connection, job: JobId, wish: Wish) -> int:
+async def propose_run(connection: Connection, job: JobId, wish: Wish) -> ReplayId:
     """The letters are the run's, which waits for a second person. Raises AlreadyRunning as `start_run`."""
     return await _insert(connection, job, wish, RunState.WAITING)
 
 
-async def approve_run(connection: Connection, job: JobId, run: int, *, by: str) -> None:
+async def approve_run(connection: Connection, job: JobId, run: ReplayId, *, by: str) -> None:
     """The run can be begun now, by `resume_run`. Raises Misconfigured where it waits for nobody.
 
     Raises Denied for the one who asked for it.
@@ -44,7 +44,7 @@ async def approve_run(connection: Connection, job: JobId, run: int, *, by: str) 
     await connection.execute(_QUERIES["approve_run"], run, by)
 
 
-async def resume_run(connection: Connection, job: JobId, run: int, *, holder: str) -> Hold:
+async def resume_run(connection: Connection, job: JobId, run: ReplayId, *, holder: str) -> Hold:
     """The run is the holder's, with every letter that it has not decided and nobody else has taken meanwhile.
 
     Raises AlreadyRunning while its runner lives, Misconfigured where nothing is left to do.
@@ -64,7 +64,7 @@ async def resume_run(connection: Connection, job: JobId, run: int, *, holder: st
     return await _take(connection, job, run, holder)
 
 
-async def stop_run(connection: Connection, job: JobId, run: int, *, by: str) -> bool:
+async def stop_run(connection: Connection, job: JobId, run: ReplayId, *, by: str) -> bool:
     """The run ends: at once where nobody works on it (True), else at its runner's next batch (False)."""
     row = await _taken(connection, job, run)
     if row["state"] in (RunState.DONE, RunState.STOPPED):
@@ -76,19 +76,19 @@ async def stop_run(connection: Connection, job: JobId, run: int, *, by: str) -> 
     return True
 
 
-async def release_stalled(connection: Connection, job: JobId) -> Sequence[int]:
+async def release_stalled(connection: Connection, job: JobId) -> Sequence[ReplayId]:
     """Runs of the job whose runners are gone have stopped, and their letters are as they were. Returns the runs."""
     await letters_first(connection, [row["id"] for row in await connection.fetch(_QUERIES["stalled_runs"], job)])
-    stalled = [row["id"] for row in await connection.fetch(_QUERIES["lock_stalled_runs"], job)]
+    stalled = [ReplayId(row["id"]) for row in await connection.fetch(_QUERIES["lock_stalled_runs"], job)]
     for run in stalled:
         await end(connection, run, RunState.STOPPED)
     return stalled
 
 
-async def _insert(connection: Connection, job: JobId, wish: Wish, state: RunState) -> int:
+async def _insert(connection: Connection, job: JobId, wish: Wish, state: RunState) -> ReplayId:
     await release_stalled(connection, job)
     arguments = (job, wish.kind, state, wish.digest, len(wish.letters), wish.is_forced, wish.reason, wish.asked_by)
-    run: int = await connection.fetchval(_QUERIES["start_run"], *arguments)
+    run = ReplayId(await connection.fetchval(_QUERIES["start_run"], *arguments))
     took = await _reserve(connection, run, job, wish.letters, is_forced=wish.is_forced)
     if took != len(wish.letters):
         others = [row["replay"] for row in await connection.fetch(_QUERIES["runs_of_letters"], list(wish.letters))]
@@ -98,24 +98,26 @@ async def _insert(connection: Connection, job: JobId, wish: Wish, state: RunStat
     return run
 
 
-async def _reserve(connection: Connection, run: int, job: JobId, letters: Collection[UUID], *, is_forced: bool) -> int:
+async def _reserve(
+    connection: Connection, run: ReplayId, job: JobId, letters: Collection[UUID], *, is_forced: bool
+) -> int:
     states = [LetterState.DEAD, LetterState.QUARANTINED] if is_forced else [LetterState.DEAD]
     took: int = await connection.fetchval(_QUERIES["reserve_letters"], run, job, list(letters), states)
     return took
 
 
-async def _take(connection: Connection, job: JobId, run: int, holder: str) -> Hold:
+async def _take(connection: Connection, job: JobId, run: ReplayId, holder: str) -> Hold:
     return Hold(job, run, await connection.fetchval(_QUERIES["take_run"], run, holder, LEASE_SECONDS))
 
 
-async def _taken(connection: Connection, job: JobId, run: int) -> asyncpg.Record:
+async def _taken(connection: Connection, job: JobId, run: ReplayId) -> asyncpg.Record:
     """As `_locked`, for whoever may take the run from its runner."""
     if not await connection.fetchval(_QUERIES["is_held"], run):
         await letters_first(connection, [run])
     return await _locked(connection, job, run)
 
 
-async def _locked(connection: Connection, job: JobId, run: int) -> asyncpg.Record:
+async def _locked(connection: Connection, job: JobId, run: ReplayId) -> asyncpg.Record:
     row = await connection.fetchrow(_QUERIES["lock_run"], job, run)
     if row is None:
         raise Misconfigured(f"the job has no run {run}; 'tidegate dlq runs' shows which there are")

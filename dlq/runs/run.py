@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import NamedTuple
 from uuid import UUID
 
-from tidegate_kernel.event import JobId
+from tidegate_kernel.event import JobId, ReplayId
 
 LEASE_SECONDS = 30.0
 """A runner that is not heard of for so long is taken for dead. Above the default time limit of a handler."""
@@ -56,7 +56,7 @@ class Hold:
     """A run in the hands of a runner."""
 
     job: JobId
-    run: int
+    run: ReplayId
     token: int
 
 
@@ -79,7 +79,7 @@ class Run:
     `parked`: events behind its letters that were dealt with, of which `failed_events` are dead letters now.
     """
 
-    id: int
+    id: ReplayId
     job: str
     kind: RunKind
     state: RunState

@@ -9,13 +9,14 @@ from dlq.outcomes import Decided
 from dlq.runs.run import LEASE_SECONDS, Hold, Outcome, Place, RunState
 from dlq.states import LetterState
 from tidegate_kernel.errors import LeaseLost
+from tidegate_kernel.event import ReplayId
 from tidegate_kernel.postgres import Connection
 from tidegate_kernel.queries import load_queries
 
 _QUERIES = load_queries(__package__)
 
 
-async def outstanding(connection: Connection, run: int, *, limit: int) -> Sequence[Place]:
+async def outstanding(connection: Connection, run: ReplayId, *, limit: int) -> Sequence[Place]:
     """Returns letters that are to be decided yet, in the order of their places."""
     rows = await connection.fetch(_QUERIES["outstanding_letters"], run, limit)
     return [Place(*row) for row in rows]
@@ -51,13 +52,13 @@ async def decide(
     ]
 
 
-async def decided_in(connection: Connection, run: int, letters: Sequence[UUID]) -> Mapping[UUID, Outcome]:
+async def decided_in(connection: Connection, run: ReplayId, letters: Sequence[UUID]) -> Mapping[UUID, Outcome]:
     """Returns what has become of those of the letters that the run has decided about."""
     rows = await connection.fetch(_QUERIES["decided_in_run"], run, list(letters))
     return {row["letter"]: Outcome(row["outcome"]) for row in rows}
 
 
-async def end(connection: Connection, run: int, state: RunState) -> None:
+async def end(connection: Connection, run: ReplayId, state: RunState) -> None:
     """In the caller's transaction: the run has come to an end; undecided letters are as they were before it."""
     await connection.execute(_QUERIES["leave_letters"], run, Outcome.NOT_TRIED)
     await connection.execute(_QUERIES["end_run"], run, state)
@@ -76,7 +77,7 @@ async def has_ended(connection: Connection, held: Hold, state: RunState) -> bool
     return found
 
 
-async def letters_first(connection: Connection, runs: Sequence[int]) -> None:
+async def letters_first(connection: Connection, runs: Sequence[ReplayId]) -> None:
     """The letters that the runs have not decided are locked, before the runs are: as a runner does it, who may be at
     work yet, late as he is. In the other order each would wait for the other."""
     if runs:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from dlq.stored import StoredRecord, stored_record
+from tidegate_kernel.event import ReplayId
 from tidegate_kernel.postgres import Connection
 from tidegate_kernel.queries import load_queries
 
@@ -57,13 +58,13 @@ class OpenLetter(NamedTuple):
     bytes: int
 
 
-async def letters_of_run(connection: Connection, run: int, letters: Sequence[UUID]) -> Mapping[UUID, LetterRecord]:
+async def letters_of_run(connection: Connection, run: ReplayId, letters: Sequence[UUID]) -> Mapping[UUID, LetterRecord]:
     """Returns those of the letters that the run has yet to decide. Nobody changes what they hold until it has."""
     rows = await connection.fetch(_QUERIES["letters_of_run"], run, list(letters))
     return {row["id"]: _letter(row) for row in rows}
 
 
-async def open_letters(connection: Connection, run: int, letters: Sequence[UUID]) -> Mapping[UUID, OpenLetter]:
+async def open_letters(connection: Connection, run: ReplayId, letters: Sequence[UUID]) -> Mapping[UUID, OpenLetter]:
     """Returns those of the letters that the run has yet to decide, without what they hold."""
     rows = await connection.fetch(_QUERIES["open_letters"], run, list(letters))
     return {row["id"]: OpenLetter(*list(row)[1:]) for row in rows}
@@ -75,7 +76,7 @@ async def bytes_of_events(connection: Connection, numbers: Sequence[int]) -> Map
     return {row["id"]: row["bytes"] for row in rows}
 
 
-async def lock_letters(connection: Connection, run: int, letters: Sequence[UUID]) -> Set[UUID]:
+async def lock_letters(connection: Connection, run: ReplayId, letters: Sequence[UUID]) -> Set[UUID]:
     """Returns those of the letters that the run has yet to decide, locked until the caller's transaction ends."""
     rows = await connection.fetch(_QUERIES["lock_letters_of_run"], run, list(letters))
     return {row["id"] for row in rows}

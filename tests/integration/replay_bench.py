@@ -21,6 +21,7 @@ from tidegate import App, Context, Dependency, Handler, Rejected, handle
 from tidegate.assembly import Resources, replay_hands
 from tidegate.jobs.declaration import ConsumerJob, Job
 from tidegate_kernel.clock import SystemClock
+from tidegate_kernel.event import ReplayId
 from tidegate_kernel.metrics import Metrics
 from tidegate_kernel.postgres import Pool
 from tidegate_kernel.settings import Settings
@@ -80,7 +81,7 @@ class ReplayBench:
         async with self.pool.acquire() as connection, connection.transaction():
             return await start_run(connection, ledger.origin.job, wish, holder="tests")
 
-    async def resume(self, run: int) -> Hold:
+    async def resume(self, run: ReplayId) -> Hold:
         ledger, _ = await self._hands(RunKind.REPLAY)
         async with self.pool.acquire() as connection, connection.transaction():
             return await resume_run(connection, ledger.origin.job, run, holder="tests")

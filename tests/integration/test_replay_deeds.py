@@ -27,7 +27,7 @@ from tidegate.jobs.replays import (
     stop,
 )
 from tidegate_kernel.errors import AlreadyRunning, Conflict, Denied, Misconfigured
-from tidegate_kernel.event import JobCode, JobId, Scope
+from tidegate_kernel.event import JobCode, JobId, ReplayId, Scope
 from tidegate_kernel.permissions import Actor, Role
 from tidegate_kernel.postgres import Pool
 
@@ -54,10 +54,10 @@ class Deeds:
         chosen = await self.asked() if asked is None else asked
         return await begin(self.pool, actor, chosen, job=JobId(job), holder="here", approval_above=approval_above)
 
-    async def found(self, run: int) -> FoundRun:
+    async def found(self, run: ReplayId) -> FoundRun:
         return await find_run(self.pool, "tests", run)
 
-    async def state(self, run: int) -> RunState:
+    async def state(self, run: ReplayId) -> RunState:
         async with self.pool.acquire() as connection:
             return (await read_run(connection, "tests", run)).state
 
@@ -185,7 +185,7 @@ async def test_who_may_not_stop_or_resume_does_not(deeds: Deeds) -> None:
     assert await deeds.state(begun.run) == RunState.STOPPED
     assert await deeds.replays.states() == ["dead", "dead"]
     with pytest.raises(Misconfigured, match="no run 4711"):
-        await deeds.found(4711)
+        await deeds.found(ReplayId(4711))
 
 
 async def test_what_will_be_refused_is_refused_before_anything_is_opened(deeds: Deeds) -> None:

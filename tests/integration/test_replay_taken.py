@@ -15,7 +15,7 @@ from tests.integration.parking_bench import BAD, Bench, make_bench, of_key
 from tests.integration.replay_bench import ReplayBench, mended
 from tests.integration.road import TOPIC_ID, MakeRoad
 from tidegate_kernel.errors import AlreadyRunning
-from tidegate_kernel.event import JobId
+from tidegate_kernel.event import JobId, ReplayId
 from tidegate_kernel.postgres import Connection, Pool
 
 _DEADLINE_SECONDS = 20.0
@@ -40,12 +40,12 @@ async def _release(connection: Connection) -> object:
 
 async def _resume(connection: Connection) -> object:
     with pytest.raises(AlreadyRunning):
-        await resume_run(connection, _JOB, 1, holder="another")
+        await resume_run(connection, _JOB, ReplayId(1), holder="another")
     return []
 
 
 async def _stop(connection: Connection) -> object:
-    return [] if not await stop_run(connection, _JOB, 1, by="anna") else "ended under it"
+    return [] if not await stop_run(connection, _JOB, ReplayId(1), by="anna") else "ended under it"
 
 
 @pytest.mark.parametrize("take", [_release, _resume, _stop])

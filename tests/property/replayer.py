@@ -18,7 +18,7 @@ from tests.property.process import FaultySink, Process
 from tidegate.assembly import replay_hands
 from tidegate.jobs.declaration import ConsumerJob
 from tidegate_kernel.errors import AlreadyRunning, LeaseLost, Misconfigured, Transient
-from tidegate_kernel.event import JobId
+from tidegate_kernel.event import JobId, ReplayId
 from tidegate_kernel.postgres import Pool, translated_errors
 
 if TYPE_CHECKING:
@@ -68,10 +68,12 @@ class Replays:
     defects: list[BaseException] = field(default_factory=list)
 
 
-async def unfinished(world: World, *, states: Sequence[str] = ("running", "stopped")) -> tuple[int, RunKind] | None:
+async def unfinished(
+    world: World, *, states: Sequence[str] = ("running", "stopped")
+) -> tuple[ReplayId, RunKind] | None:
     """The newest run in one of these states, whose lease is over by now."""
     rows = await world.ask(_UNFINISHED, world.service, list(states))
-    return (rows[0]["id"], RunKind(rows[0]["kind"])) if rows else None
+    return (ReplayId(rows[0]["id"]), RunKind(rows[0]["kind"])) if rows else None
 
 
 class Replayer(Process):
@@ -118,7 +120,7 @@ class Replayer(Process):
         finally:
             watcher.cancel()
 
-    async def _begin(self, job: JobId, kind: RunKind, found: int | None) -> Hold:
+    async def _begin(self, job: JobId, kind: RunKind, found: ReplayId | None) -> Hold:
         pool = cast("Pool", self.pool)
         wish = await self._wish(kind)
         with translated_errors("begin"):

@@ -29,6 +29,7 @@ from tidegate.jobs.declaration import Job
 from tidegate.jobs.replays import Asked, refuse_taken
 from tidegate.migrations.revisions import require_schema
 from tidegate_kernel.errors import Conflict, Misconfigured
+from tidegate_kernel.event import ReplayId
 from tidegate_kernel.logs import configure_logs
 from tidegate_kernel.permissions import Actor
 from tidegate_kernel.postgres import Connection, connect
@@ -195,8 +196,9 @@ async def _run(asking: _Asking, stop: asyncio.Event) -> ReplayReport | None:
             actor = await actor_of(settings, connection)
             asked = None if how.resume is not None else await _asked(asking, connection, actor)
         if how.resume is not None:
+            run, reason = ReplayId(how.resume), how.said_reason
             return await resume_replay(
-                app, settings, how.resume, options, kind=asking.kind, actor=actor, stop=stop, reason=how.said_reason
+                app, settings, run, options, kind=asking.kind, actor=actor, stop=stop, reason=reason
             )
         if asked is None:
             say("there is nothing to be done")

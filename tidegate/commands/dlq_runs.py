@@ -25,6 +25,7 @@ from tidegate.commands.options import (
 from tidegate.commands.readable import counted
 from tidegate.jobs.replays import FoundRun, approve, find_run, stop
 from tidegate.migrations.revisions import require_schema
+from tidegate_kernel.event import ReplayId
 from tidegate_kernel.postgres import connect, translated_errors
 from tidegate_kernel.settings import Settings
 
@@ -55,7 +56,7 @@ def runs_command(
     loaded = load_app(app)
     service = loaded.service
     if run is not None:
-        seen = wait_for(_one(settings_of(), service, run))
+        seen = wait_for(_one(settings_of(), service, ReplayId(run)))
         if as_json:
             print_json(plain_run(seen.run, seen.failures))
         else:
@@ -76,7 +77,7 @@ def stop_command(
 ) -> None:
     """End a run after the batch in hand, whoever works on it; one that waits, at once. It can be resumed."""
     service = load_app(app).service
-    found, is_over = wait_for(_stop(settings_of(), service, run, reason))
+    found, is_over = wait_for(_stop(settings_of(), service, ReplayId(run), reason))
     command = f"tidegate dlq {found.kind} --resume {run}"
     if as_json:
         print_json({"run": run, "has_stopped": is_over, "next": command})
@@ -89,7 +90,7 @@ def approve_command(
 ) -> None:
     """Agree, as a second person, to a run that waits for one. Whoever asked for it cannot."""
     service = load_app(app).service
-    found = wait_for(_approve(settings_of(), service, run, reason))
+    found = wait_for(_approve(settings_of(), service, ReplayId(run), reason))
     command = f"tidegate dlq {found.kind} --resume {run}"
     if as_json:
         print_json({"run": run, "letters": found.letters, "next": command})
@@ -98,7 +99,7 @@ def approve_command(
         tell(f"run {run} of {letters}, asked for by {found.asked_by}, is approved; to begin it: {command}")
 
 
-async def _one(settings: Settings, service: str, run: int) -> _Seen:
+async def _one(settings: Settings, service: str, run: ReplayId) -> _Seen:
     dsn = settings.postgres_dsn.get_secret_value()
     await require_schema(dsn)
     async with connect(dsn) as connection:
@@ -114,7 +115,7 @@ async def _recent(settings: Settings, service: str, job: str | None, limit: int)
             return await recent_runs(connection, service, code=job, limit=limit)
 
 
-async def _stop(settings: Settings, service: str, run: int, reason: str) -> tuple[FoundRun, bool]:
+async def _stop(settings: Settings, service: str, run: ReplayId, reason: str) -> tuple[FoundRun, bool]:
     dsn = settings.postgres_dsn.get_secret_value()
     await require_schema(dsn)
     async with connect(dsn) as connection:
@@ -122,7 +123,7 @@ async def _stop(settings: Settings, service: str, run: int, reason: str) -> tupl
         return found, await stop(connection, await actor_of(settings, connection), found, reason=reason)
 
 
-async def _approve(settings: Settings, service: str, run: int, reason: str) -> FoundRun:
+async def _approve(settings: Settings, service: str, run: ReplayId, reason: str) -> FoundRun:
     dsn = settings.postgres_dsn.get_secret_value()
     await require_schema(dsn)
     async with connect(dsn) as connection:

@@ -15,7 +15,7 @@ from dlq import runs
 from dlq.runs import Hold, RunKind, Wish
 from tidegate_kernel.audit import permitted, refuse_early
 from tidegate_kernel.errors import Conflict, Misconfigured
-from tidegate_kernel.event import JobCode, JobId, Scope
+from tidegate_kernel.event import JobCode, JobId, ReplayId, Scope
 from tidegate_kernel.permissions import Action, Actor, Deed
 from tidegate_kernel.postgres import Connection, Pool, translated_errors
 from tidegate_kernel.queries import load_queries
@@ -45,14 +45,14 @@ class Asked:
 class Begun(NamedTuple):
     """A run that has its letters. `held` is None where it waits for a second person."""
 
-    run: int
+    run: ReplayId
     held: Hold | None
 
 
 class FoundRun(NamedTuple):
     """A run as far as it has to be known to permit something about it."""
 
-    id: int
+    id: ReplayId
     job: JobId
     code: str
     kind: RunKind
@@ -117,14 +117,14 @@ async def refuse_taken(database: Connection | Pool, actor: Actor, asked: Asked, 
         raise Conflict(why)
 
 
-async def find_run(database: Connection | Pool, service: str, run: int) -> FoundRun:
+async def find_run(database: Connection | Pool, service: str, run: ReplayId) -> FoundRun:
     """Raises Misconfigured if the service has no such run, Transient."""
     with translated_errors("read a run"):
         row = await database.fetchrow(_QUERIES["run_of_letters"], service, run)
     if row is None:
         raise Misconfigured(f"service {service!r} has no run {run}; 'tidegate dlq runs' shows which it has")
     return FoundRun(
-        id=row["id"],
+        id=ReplayId(row["id"]),
         job=JobId(row["job"]),
         code=row["code"],
         kind=RunKind(row["kind"]),
