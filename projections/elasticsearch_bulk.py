@@ -26,8 +26,8 @@ from tidegate_kernel.errors import Misconfigured, Reason, Transient
 # Waits between the rounds of one `apply`: a full write queue drains in less; an outage is the caller's to wait out.
 _PAUSES_SECONDS = (0.1, 0.4, 1.6)
 
-
 DENIED = "check TIDEGATE_ELASTICSEARCH_USER and its password, or the API key, and its role"
+"""The remedy where Elasticsearch does not let us in."""
 
 
 class Answer(NamedTuple):

@@ -11,6 +11,8 @@ _SPELLED_LIMIT = 200
 # Not the shape of documents: `_meta` is a note, `properties` are compared one by one.
 _NOT_COMPARED = ("properties", "_meta")
 _OPEN = ("true", "runtime")
+# Settings that decide how texts are cut and scored.
+_ANALYSIS = ("analysis", "similarity")
 
 
 class Kind(Enum):
@@ -47,10 +49,8 @@ def analysis_differences(declared: Mapping[str, Any], found: Mapping[str, Any]) 
 
 def has_analysis(settings: Mapping[str, Any]) -> bool:
     """Whether settings say how texts are cut and scored; in whichever of its forms somebody has written them."""
-    return any(f'"{word}' in text or f".{word}" in text for text in (json.dumps(settings),) for word in _ANALYSIS)
-
-
-_ANALYSIS = ("analysis", "similarity")
+    text = json.dumps(settings)
+    return any(f'"{word}' in text or f".{word}" in text for word in _ANALYSIS)
 
 
 def _analysis(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -77,7 +77,11 @@ class Unseen:
         for partition, each in shown.items():
             waiting, point = self._settled[partition], each.point
             seen_at_ms = (now.timestamp() - each.seen_seconds) * 1000
-            while waiting and waiting[0].end.topic_id == point.topic_id and waiting[0].end.next_offset <= point[1]:
+            while (
+                waiting
+                and waiting[0].end.topic_id == point.topic_id
+                and waiting[0].end.next_offset <= point.next_offset
+            ):
                 times = waiting.popleft().times
                 self._room += len(times)
                 # Skew was counted when they were settled; they have not become younger since.
@@ -127,5 +131,7 @@ class Unseen:
 
     def _forget_from(self, waiting: deque[_Settled], point: Point) -> None:
         """The partition is taken at `point`: what was settled beyond it is read again, or was of another topic."""
-        while waiting and (waiting[-1].end.topic_id != point.topic_id or waiting[-1].end.next_offset > point[1]):
+        while waiting and (
+            waiting[-1].end.topic_id != point.topic_id or waiting[-1].end.next_offset > point.next_offset
+        ):
             self._room += len(waiting.pop().times)

@@ -98,12 +98,9 @@ def judge(question: Question, found: Found, *, topic_id: UUID | None = None) -> 
 
 def _verdict(question: Question, found: Found, visible: int | None) -> tuple[Sight, str, UUID | None]:
     if found.is_parked:
-        told = "behind other parked events of its key" if found.behind is None else f"behind dead letter {found.behind}"
-        return (
-            Sight.PARKED,
-            f"parked {told}: not handled until somebody has replayed or discarded what is before it",
-            (found.behind),
-        )
+        before = "other parked events of its key" if found.behind is None else f"dead letter {found.behind}"
+        told = f"parked behind {before}: not handled until somebody has replayed or discarded what is before it"
+        return Sight.PARKED, told, found.behind
     if found.letter is not None and found.letter_state not in _DECIDED_WELL:
         return _of_letter(found, found.letter)
     if found.is_skipped and found.position is not None and found.position > question.offset:

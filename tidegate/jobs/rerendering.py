@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,7 +36,7 @@ class RerenderPlan:
 
 async def plan_rerender(connection: Connection, app: App, job: Job, *, only_failed: bool = False) -> RerenderPlan:
     """Returns what rendering again comes to. Raises Misconfigured for a job that is no fold or never started."""
-    require_fold(job)
+    _require_fold(job)
     with translated_errors("plan rendering"):
         number = await find_job(connection, service=app.service, code=job.job_code)
         if number is None:
@@ -53,7 +52,6 @@ async def rerender(
     plan: RerenderPlan,
     *,
     reason: str,
-    on_progress: Callable[[int], None] = lambda _: None,
 ) -> int:
     """All keys that the plan means are dirty, so that workers render them; returns how many.
 
@@ -70,13 +68,12 @@ async def rerender(
             marked, last = await _mark(connection, plan, after=after)
             told["marked"] = marked
         done += marked
-        on_progress(done)
         if marked < _CHUNK:
             return done
         after = last or after
 
 
-def require_fold(job: Job) -> None:
+def _require_fold(job: Job) -> None:
     """Raises Misconfigured, with the remedy, unless the job is a fold."""
     if not isinstance(job, FoldJob):
         raise Misconfigured(
