@@ -11,7 +11,6 @@ from consumers.dispatch import Dispatcher, Prepared, hidden_failure
 from consumers.fold_isolation import isolation_of
 from consumers.judging import Judge
 from consumers.ledger import Ledger
-from consumers.letters import failure_of_undecoded
 from consumers.order import Gate, Order
 from consumers.replay_opened import Fresh, Opened, claim_fresh, open_work
 from consumers.replay_verdicts import STAYS, Made, Taken, Verdicts
@@ -118,8 +117,7 @@ class CommandHands:
                 gate = self._gate(opened)
                 await isolation.run(connection, fresh.arrivals, prepared, gate)
                 self._leave_waiting(opened.made, gate, fresh)
-                for failure in isolation.failures:
-                    opened.made.fail(failure)
+                opened.made.fail_all(isolation.failures)
                 opened.made.published += isolation.published
                 return await verdicts.write(connection, work, opened.made)
         except Transient as error:
@@ -136,14 +134,12 @@ class CommandHands:
         gate = self._gate(opened)
         await isolation.run(connection, fresh.arrivals, {}, gate)
         self._leave_waiting(opened.made, gate, fresh)
-        for failure in isolation.failures:
-            opened.made.fail(failure)
+        opened.made.fail_all(isolation.failures)
         return opened.made
 
     def _open(self, work: Work, attempts: Attempts) -> Opened:
-        opened = open_work(work, attempts, self._decoder, self._ledger, self._kind)
-        for undecoded in opened.decoded.failures:
-            opened.made.fail(failure_of_undecoded(opened.batch, undecoded))
+        opened = open_work(work, attempts, decoder=self._decoder, ledger=self._ledger, kind=self._kind)
+        opened.made.fail_all(opened.undecoded())
         return opened
 
     def _gate(self, opened: Opened) -> Gate:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import date
 from typing import NamedTuple, Protocol
 
@@ -10,8 +10,10 @@ from consumers.batch import Attempts, Batch
 from consumers.claims import BatchClaims, claims_of
 from consumers.decoding import Arrival, Decoded, Decoder
 from consumers.ledger import Ledger
+from consumers.letters import failure_of_undecoded
 from consumers.replay_verdicts import Made
 from consumers.replay_work import Entry, Work
+from dlq.letters import Failure
 from dlq.runs import Outcome, RunKind
 from inbox.identity import ClaimKey, ClaimRule
 from inbox.store import ByHand, claim_by_hand
@@ -28,8 +30,12 @@ class Opened(NamedTuple):
     claims: BatchClaims
     entries: Mapping[int, Entry]
 
+    def undecoded(self) -> Iterator[Failure]:
+        """The failures of records that are no events."""
+        return (failure_of_undecoded(self.batch, undecoded) for undecoded in self.decoded.failures)
 
-def open_work(work: Work, attempts: Attempts, decoder: Decoder, ledger: Ledger, kind: RunKind) -> Opened:
+
+def open_work(work: Work, attempts: Attempts, *, decoder: Decoder, ledger: Ledger, kind: RunKind) -> Opened:
     """Of what needs no handling the outcome stands already; of the rest, that it is skipped unless it is an event.
 
     What stood in a topic that the job reads no more cannot be decoded: letters are refused, parked events have to wait.

@@ -5,9 +5,8 @@ from __future__ import annotations
 from consumers.batch import Attempts
 from consumers.decoding import Decoder
 from consumers.ledger import Ledger
-from consumers.letters import failure_of_undecoded
 from consumers.projecting import Projected, project
-from consumers.replay_opened import Opened, claim_fresh, open_work
+from consumers.replay_opened import Fresh, Opened, claim_fresh, open_work
 from consumers.replay_verdicts import Made, Taken, Verdicts
 from consumers.replay_work import Work, confirm
 from consumers.stable import apply_letters
@@ -25,7 +24,7 @@ class ProjectionHands:
         self._ledger, self._decoder, self._sink, self._kind = ledger, decoder, sink, kind
 
     async def attempt(self, work: Work, attempts: Attempts, verdicts: Verdicts) -> Taken:
-        opened = open_work(work, attempts, self._decoder, self._ledger, self._kind)
+        opened = open_work(work, attempts, decoder=self._decoder, ledger=self._ledger, kind=self._kind)
         made = opened.made
         projected = project(opened.batch, opened.decoded, opened.claims, self._sink)
         applied = await self._apply(work, opened, projected, verdicts)
@@ -37,10 +36,7 @@ class ProjectionHands:
         async with self._ledger.transaction() as connection:
             await confirm(connection, verdicts.held, work, silence_limit=verdicts.silence_limit)
             fresh = await claim_fresh(connection, self._ledger.origin.job, opened)
-            for failure in projected.letters(fresh.arrivals):
-                made.fail(failure)
-            for undecoded in opened.decoded.failures:
-                made.fail(failure_of_undecoded(opened.batch, undecoded))
+            _fail(opened, projected, fresh)
             return await verdicts.write(connection, work, made)
 
     async def _apply(self, work: Work, opened: Opened, projected: Projected, verdicts: Verdicts) -> Applied:
@@ -58,11 +54,13 @@ class ProjectionHands:
 
     async def rehearse(self, connection: Connection, work: Work, attempts: Attempts) -> Made:
         """Events become writes as the sink would want them, and none is sent: what the store refuses stays unknown."""
-        opened = open_work(work, attempts, self._decoder, self._ledger, RunKind.REPLAY)
+        opened = open_work(work, attempts, decoder=self._decoder, ledger=self._ledger, kind=RunKind.REPLAY)
         projected = project(opened.batch, opened.decoded, opened.claims, self._sink)
         fresh = await claim_fresh(connection, self._ledger.origin.job, opened, claimed_by_others)
-        for failure in projected.letters(fresh.arrivals):
-            opened.made.fail(failure)
-        for undecoded in opened.decoded.failures:
-            opened.made.fail(failure_of_undecoded(opened.batch, undecoded))
+        _fail(opened, projected, fresh)
         return opened.made
+
+
+def _fail(opened: Opened, projected: Projected, fresh: Fresh) -> None:
+    opened.made.fail_all(projected.letters(fresh.arrivals))
+    opened.made.fail_all(opened.undecoded())

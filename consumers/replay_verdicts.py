@@ -34,9 +34,11 @@ class Made:
     blocking: dict[int, OrderKey] = field(default_factory=dict)
     """Under which key a failed letter is known now, where it has an order."""
 
-    def fail(self, failure: Failure) -> None:
-        self.outcomes[failure.record.offset] = Outcome.FAILED
-        self.failures.append(failure)
+    def fail_all(self, failures: Iterable[Failure]) -> None:
+        """Their entries have failed, each with its failure to be kept."""
+        for failure in failures:
+            self.outcomes[failure.record.offset] = Outcome.FAILED
+            self.failures.append(failure)
 
 
 class Taken(NamedTuple):
