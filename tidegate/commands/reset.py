@@ -1,4 +1,4 @@
-"""`tidegate projections list | show | reset`: what sinks hold, and one of them made anew."""
+"""`tidegate projections reset`: the index or table of a projection made anew, and filled from its topics."""
 
 from __future__ import annotations
 
@@ -17,54 +17,27 @@ from tidegate.commands.options import (
     actor_of,
     examples,
     print_json,
-    print_table,
     say,
     settings_of,
     tell,
     wait_for,
 )
 from tidegate.commands.signals import run_until_signal
-from tidegate.console.projections import SinkState, SinkStatus, sink_statuses
 from tidegate.console.resetting import ResetPlan, ResetReport, plan_reset, reset_projection
 from tidegate.migrations.revisions import require_schema
 from tidegate_kernel.postgres import connect
 from tidegate_kernel.settings import Settings
 
-LIST_EXAMPLES = examples("tidegate projections list --app shop.app:app")
-SHOW_EXAMPLES = examples("tidegate projections show order-search      [dim]# exit 1 unless it is as declared[/dim]")
-RESET_EXAMPLES = examples(
+EXAMPLES = examples(
     "tidegate projections reset order-search            [dim]# the plan; nothing is changed[/dim]",
     "tidegate pause order-search --reason 'new mapping'",
     "tidegate projections reset order-search --reason 'new mapping' --yes",
     "tidegate resume order-search",
 )
 
-JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="Code of the projection.")]
-
-
-def list_command(app: AppOption = None, as_json: JsonOption = False) -> None:
-    """Show the index or table of each projection: whether it is as declared, and how many documents it holds."""
-    found = wait_for(sink_statuses(load_app(app), settings_of()))
-    if as_json:
-        print_json([asdict(each) for each in found])
-    else:
-        _print(found)
-
-
-def show_command(job: JobArgument, app: AppOption = None, as_json: JsonOption = False) -> None:
-    """Show what is different between a projection's index or table and its declaration. Exit 1 if anything is."""
-    found = wait_for(sink_statuses(load_app(app), settings_of(), job))
-    if as_json:
-        print_json([asdict(each) for each in found])
-    else:
-        _print(found)
-        tell(*(f"{each.sink}: {detail}" for each in found for detail in each.details))
-    if any(each.state is not SinkState.AS_DECLARED for each in found):
-        raise typer.Exit(1)
-
 
 def reset_command(
-    job: JobArgument,
+    job: Annotated[str, typer.Argument(metavar="JOB", help="Code of the projection.")],
     accept_gap: Annotated[
         bool, typer.Option("--accept-gap", help="Though logs have lost their beginnings: some documents do not return.")
     ] = False,
@@ -146,8 +119,3 @@ def _plain(plan: ResetPlan) -> dict[str, Any]:
         "gaps": dict(plan.gaps),
         "obstacles": list(plan.obstacles),
     }
-
-
-def _print(found: list[SinkStatus]) -> None:
-    rows = [[each.job, each.sink, each.store, each.state, each.documents] for each in found]
-    print_table(["job", "sink", "store", "state", "documents"], rows, right=["documents"])
