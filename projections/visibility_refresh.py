@@ -27,10 +27,13 @@ _log = structlog.get_logger(__name__)
 LEASE_TTL = timedelta(seconds=6)
 """A refresher that dies is replaced within it: readers see nothing new meanwhile."""
 
+# What a refresh costs the store is paid once a second at most, whatever is written.
 _EVERY_SECONDS = 1.0
+# How the others notice that the lease has ended: a third of it.
 _ASK_EVERY_SECONDS = 2.0
 # While the store does not refresh: its own breaker asks oftener, and each try logs nothing.
 _LONGEST_REST_SECONDS = 8.0
+# Eight seconds after the drain whatever still hangs is cut off (docs/guarantees.md, G10): this is part of them.
 _LAST_WORD_SECONDS = 5.0
 
 

@@ -26,10 +26,13 @@ _log = structlog.get_logger(__name__)
 _LOOK_AGAIN_SECONDS = 1.0
 # Between rounds that find little: a key that changes all the time is written ten times a second, not a thousand.
 _GATHER_SECONDS = 0.1
-_LONGEST_WAIT_SECONDS = 5.0
+_LONGEST_PAUSE_SECONDS = 5.0
+# Counting keys that wait reads them: as often as Prometheus asks is enough.
 _MEASURE_EVERY_SECONDS = 15.0
+# Longer than a statement takes, shorter than the lease that ends by itself.
 _GIVE_BACK_SECONDS = 1.0
-_REST_SECONDS = 3.0
+# Eight seconds after the drain whatever still hangs is cut off (docs/guarantees.md, G10): this is part of them.
+_LAST_ROUND_SECONDS = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +110,7 @@ class Renderer:
     async def rest(self) -> None:
         """What this process has folded is in the sink before it ends, if sink and Postgres answer in time."""
         try:
-            async with asyncio.timeout(_REST_SECONDS):
+            async with asyncio.timeout(_LAST_ROUND_SECONDS):
                 await self.render_all()
         except (TidegateError, TimeoutError):
             return  # it is dirty in Postgres: any other worker renders it
@@ -187,4 +190,4 @@ class Renderer:
 
 
 def _pause(tries: int) -> float:
-    return min(_LONGEST_WAIT_SECONDS, 0.1 * 2.0 ** min(tries, 16))
+    return min(_LONGEST_PAUSE_SECONDS, 0.1 * 2.0 ** min(tries, 16))

@@ -24,7 +24,7 @@ EXAMPLES = examples(
 
 
 def rerender_command(
-    job: Annotated[str, typer.Argument(help="Code of the fold.")],
+    job: Annotated[str, typer.Argument(metavar="JOB", help="Code of the fold.")],
     failed: Annotated[bool, typer.Option("--failed", help="Only keys that could not be rendered.")] = False,
     reason: Annotated[str, typer.Option(help="Why, for whoever comes next. Needed with --yes.")] = "",
     yes: Annotated[bool, typer.Option("--yes", help="Do it; without this the plan is shown.")] = False,

@@ -21,6 +21,8 @@ from tidegate_kernel.source import LogRange, RecordSource, SourceFailure
 _FETCH_SECONDS = 0.5
 # For all partitions together: a status that takes longer is none.
 _READ_SECONDS = 10.0
+# Instead of a timestamp: only control records stand before the end.
+_NOTHING_LEFT = -1
 
 
 class LivePosition(NamedTuple):
@@ -139,10 +141,6 @@ async def _unseen_since(
     }
     written = await _written_at(settings, wanted, clock)
     return {place: written.get(place) for place in wanted if written.get(place) != _NOTHING_LEFT}
-
-
-_NOTHING_LEFT = -1
-"""Instead of a timestamp: only control records stand before the end."""
 
 
 def _first_unhandled(live: LivePosition | None, log: Log) -> int:

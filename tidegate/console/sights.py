@@ -21,6 +21,7 @@ _QUERIES = load_queries("tidegate.console")
 LOOK_EVERY_SECONDS = 0.25
 """A refresh comes once a second: asking oftener finds nothing sooner."""
 
+# What callers in a loop can make a worker hold open.
 _MOST_WAITERS = 200
 
 
@@ -45,17 +46,16 @@ def question_of(app: App, code: str, place: str) -> Question:
     return Question(code, partition, offset, has_readers=not isinstance(job, ConsumerJob))
 
 
-async def look(connection: Connection, service: str, questions: Sequence[Question]) -> Mapping[Question, Found]:
-    """What is known of each now, by one statement. Raises Transient."""
-    with translated_errors("look for what is visible"):
-        rows = await connection.fetch(
-            _QUERIES["sights"],
-            service,
-            [each.job for each in questions],
-            [each.partition.topic for each in questions],
-            [each.partition.partition for each in questions],
-            [each.offset for each in questions],
-        )
+async def _look(connection: Connection, service: str, questions: Sequence[Question]) -> Mapping[Question, Found]:
+    """What is known of each now, by one statement."""
+    rows = await connection.fetch(
+        _QUERIES["sights"],
+        service,
+        [each.job for each in questions],
+        [each.partition.topic for each in questions],
+        [each.partition.partition for each in questions],
+        [each.offset for each in questions],
+    )
     return {
         question: Found(
             has_started=row["has_started"],
@@ -122,4 +122,4 @@ class Waiters:
         questions = list(self._waiting)
         with translated_errors("look for what is visible"):
             async with self._pool.acquire(timeout=10) as connection:
-                return await look(connection, self._service, questions)
+                return await _look(connection, self._service, questions)
