@@ -104,8 +104,7 @@ class Folder:
         return None
 
     def handler_name(self, arrival: Arrival) -> str:
-        function = arrival.route.function
-        return str(getattr(function, "__qualname__", type(function).__name__))
+        return arrival.route.function_name
 
     async def dispatch(
         self,

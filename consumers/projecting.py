@@ -47,10 +47,9 @@ class Projected:
         if not isinstance(owner, Arrival):
             self.failed_tombstones.append(failure_of_record(self._batch, owner, error, reason=reason))
             return
-        name = getattr(owner.route.function, "__qualname__", type(owner.route.function).__name__)
         claim = self._claims.by_offset().get(owner.record.offset)
         self.failed_events.append(
-            failure_of_arrival(self._batch, owner, error, reason=reason, claim=claim, handler=name)
+            failure_of_arrival(self._batch, owner, error, reason=reason, claim=claim, handler=owner.route.function_name)
         )
 
     def superseded(self, stale_at: Collection[int]) -> Set[int]:

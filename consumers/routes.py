@@ -12,7 +12,6 @@ from tidegate_kernel.event import Event
 
 ModelT = TypeVar("ModelT")
 ResultT_co = TypeVar("ResultT_co", covariant=True)
-
 StateT = TypeVar("StateT")
 
 Step = Callable[[StateT | None], StateT | None]
@@ -34,6 +33,11 @@ class Route(Generic[ResultT_co]):
     function: Callable[[Event[Any]], ResultT_co]
     version: int = 1
     upcast: Mapping[int, Upcast] = field(default_factory=dict)
+
+    @property
+    def function_name(self) -> str:
+        """What a dead letter calls `function`; a callable object goes by its class."""
+        return str(getattr(self.function, "__qualname__", type(self.function).__name__))
 
 
 def on(
