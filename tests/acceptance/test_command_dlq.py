@@ -102,7 +102,9 @@ def test_a_database_that_is_away_is_no_misuse(failed: Cli) -> None:
 
 def test_a_group_of_stats_is_a_filter_of_the_list(failed: Cli) -> None:
     """From the number to the letters behind it without a third tool."""
-    for group in failed.json("dlq", "stats")["groups"]:
+    groups = failed.json("dlq", "stats")["groups"]
+    assert len(groups) == 2
+    for group in groups:
         letters = _letters(failed, "--fingerprint", group["fingerprint"], "--reason", group["reason"])
         assert [each["id"] for each in letters] == [group["sample"]]
 
