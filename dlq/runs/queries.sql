@@ -1,7 +1,8 @@
 -- SQL of runs over dead letters. Every query is PREPAREd by a test.
 
 -- name: start_run
--- A run over some letters of a job. $1 job, $2 kind, $3 state, $4 digest, $5 how many letters, $6 forced, $7 reason, $8 asked by.
+-- A run over some letters of a job. $1 job, $2 kind, $3 state, $4 digest, $5 how many letters, $6 forced, $7 reason,
+-- $8 asked by.
 INSERT INTO tidegate.replay (job, kind, state, digest, letters, is_forced, reason, asked_by)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
 RETURNING id;
@@ -18,7 +19,11 @@ WITH mine AS MATERIALIZED (
     FOR UPDATE
 ),
 taken AS (
-    UPDATE tidegate.dead_letter AS d SET state = 'replaying' FROM mine AS m WHERE d.id = m.id RETURNING d.id
+    UPDATE tidegate.dead_letter AS d
+    SET state = 'replaying'
+    FROM mine AS m
+    WHERE d.id = m.id
+    RETURNING d.id
 ),
 reserved AS (
     INSERT INTO tidegate.replay_letter AS r (replay, letter, was)
@@ -32,13 +37,17 @@ SELECT count(*) FROM reserved;
 
 -- name: runs_of_letters
 -- Which unfinished runs have some letters. $1 letters.
-SELECT DISTINCT r.replay FROM tidegate.replay_letter AS r WHERE r.letter = ANY ($1::uuid[]) AND r.outcome IS NULL ORDER BY 1;
+SELECT DISTINCT r.replay
+FROM tidegate.replay_letter AS r
+WHERE r.letter = ANY ($1::uuid[]) AND r.outcome IS NULL
+ORDER BY r.replay;
 
 -- name: read_run
 -- One run of a service. $1 service, $2 run.
 SELECT
-    r.id, j.code AS job, r.kind, r.state, r.digest, r.letters, r.parked, r.failed_events, r.is_forced, r.reason, r.asked_by, r.approved_by,
-    r.stop_asked_by, r.holder, r.created_at, r.finished_at, r.state = 'running' AND r.lease_until <= now() AS is_stalled
+    r.id, j.code AS job, r.kind, r.state, r.digest, r.letters, r.parked, r.failed_events, r.is_forced, r.reason,
+    r.asked_by, r.approved_by, r.stop_asked_by, r.holder, r.created_at, r.finished_at,
+    r.state = 'running' AND r.lease_until <= now() AS is_stalled
 FROM tidegate.replay AS r
 JOIN tidegate.job AS j ON j.id = r.job
 WHERE j.service = $1 AND r.id = $2;
@@ -46,8 +55,9 @@ WHERE j.service = $1 AND r.id = $2;
 -- name: recent_runs
 -- The newest runs of a service. $1 service, $2 job code or NULL, $3 how many.
 SELECT
-    r.id, j.code AS job, r.kind, r.state, r.digest, r.letters, r.parked, r.failed_events, r.is_forced, r.reason, r.asked_by, r.approved_by,
-    r.stop_asked_by, r.holder, r.created_at, r.finished_at, r.state = 'running' AND r.lease_until <= now() AS is_stalled
+    r.id, j.code AS job, r.kind, r.state, r.digest, r.letters, r.parked, r.failed_events, r.is_forced, r.reason,
+    r.asked_by, r.approved_by, r.stop_asked_by, r.holder, r.created_at, r.finished_at,
+    r.state = 'running' AND r.lease_until <= now() AS is_stalled
 FROM tidegate.replay AS r
 JOIN tidegate.job AS j ON j.id = r.job
 WHERE j.service = $1 AND ($2::text IS NULL OR j.code = $2)
@@ -56,7 +66,10 @@ LIMIT $3;
 
 -- name: outcomes_of_run
 -- What became of the letters of a run; outcome NULL: nothing yet. $1 run.
-SELECT r.outcome, count(*) AS letters FROM tidegate.replay_letter AS r WHERE r.replay = $1 GROUP BY r.outcome;
+SELECT r.outcome, count(*) AS letters
+FROM tidegate.replay_letter AS r
+WHERE r.replay = $1
+GROUP BY r.outcome;
 
 -- name: failures_of_run
 -- How the letters failed that failed again in a run, the most frequent first, with the error of one of them.
@@ -77,7 +90,8 @@ ORDER BY k.letters DESC, k.fingerprint;
 
 -- name: lock_run
 -- A run, locked until the transaction ends: its runner's transaction has come to its end. $1 job, $2 run.
-SELECT r.state, r.is_forced, r.asked_by, r.approved_by, r.holder,
+SELECT
+    r.state, r.is_forced, r.asked_by, r.approved_by, r.holder,
     r.state = 'running' AND r.lease_until > now() AS is_held
 FROM tidegate.replay AS r
 WHERE r.job = $1 AND r.id = $2
@@ -85,11 +99,15 @@ FOR UPDATE;
 
 -- name: is_held
 -- Whether a run has a runner that lives. $1 run.
-SELECT r.state = 'running' AND r.lease_until > now() FROM tidegate.replay AS r WHERE r.id = $1;
+SELECT r.state = 'running' AND r.lease_until > now() AS is_held
+FROM tidegate.replay AS r
+WHERE r.id = $1;
 
 -- name: stalled_runs
 -- Runs of a job whose runners are gone. $1 job.
-SELECT r.id FROM tidegate.replay AS r WHERE r.job = $1 AND r.state = 'running' AND r.lease_until <= now();
+SELECT r.id
+FROM tidegate.replay AS r
+WHERE r.job = $1 AND r.state = 'running' AND r.lease_until <= now();
 
 -- name: lock_undecided_letters
 -- The letters that some runs have yet to decide, locked in the order in which a runner locks them. $1 runs.
@@ -102,7 +120,8 @@ FOR UPDATE OF d;
 
 -- name: lock_stalled_runs
 -- Runs of a job whose runners are gone, locked. $1 job.
-SELECT r.id FROM tidegate.replay AS r
+SELECT r.id
+FROM tidegate.replay AS r
 WHERE r.job = $1 AND r.state = 'running' AND r.lease_until <= now()
 ORDER BY r.id
 FOR UPDATE;
@@ -133,7 +152,9 @@ RETURNING r.stop_asked_by;
 
 -- name: end_run
 -- The run has ended in a state. $1 run, $2 state.
-UPDATE tidegate.replay AS r SET state = $2, holder = NULL, lease_until = NULL, finished_at = now() WHERE r.id = $1;
+UPDATE tidegate.replay AS r
+SET state = $2, holder = NULL, lease_until = NULL, finished_at = now()
+WHERE r.id = $1;
 
 -- name: has_ended
 -- Whether the run is in a state, under a token. $1 run, $2 token, $3 state.
@@ -158,7 +179,9 @@ LIMIT $2;
 
 -- name: undecided_letters
 -- Letters of a run that were left as they are, to be tried when it is resumed. $1 run, $2 outcomes.
-SELECT r.letter FROM tidegate.replay_letter AS r WHERE r.replay = $1 AND r.outcome = ANY ($2::text[]);
+SELECT r.letter
+FROM tidegate.replay_letter AS r
+WHERE r.replay = $1 AND r.outcome = ANY ($2::text[]);
 
 -- name: decide_letters
 -- What became of some letters of a run; only what is still undecided is decided. $1 run, $2 letters, $3 outcomes,
@@ -199,9 +222,13 @@ WHERE r.replay = $1 AND r.letter = ANY ($2::uuid[]) AND r.outcome IS NOT NULL;
 -- name: leave_letters
 -- What a run has not decided stays as it was before it. $1 run, $2 outcome that says so.
 WITH left_over AS (
-    UPDATE tidegate.replay_letter AS r SET outcome = $2, decided_at = now() WHERE r.replay = $1 AND r.outcome IS NULL
+    UPDATE tidegate.replay_letter AS r
+    SET outcome = $2, decided_at = now()
+    WHERE r.replay = $1 AND r.outcome IS NULL
     RETURNING r.letter, r.was
 )
-UPDATE tidegate.dead_letter AS d SET state = l.was FROM left_over AS l
+UPDATE tidegate.dead_letter AS d
+SET state = l.was
+FROM left_over AS l
 -- Not "=", as in letters_of_run.
 WHERE d.id = l.letter AND d.state IS NOT DISTINCT FROM 'replaying';

@@ -2,7 +2,10 @@
 
 -- name: keys_of_letters
 -- The keys that some letters block. $1 letters.
-SELECT l.letter, l.topic, l.key FROM tidegate.blocking_letter AS l WHERE l.letter = ANY ($1::uuid[]) ORDER BY l.topic, l.key;
+SELECT l.letter, l.topic, l.key
+FROM tidegate.blocking_letter AS l
+WHERE l.letter = ANY ($1::uuid[])
+ORDER BY l.topic, l.key;
 
 -- name: loose_keys
 -- Keys of a job whose sequences begin with a parked event: what was before it is gone. $1 job.
@@ -103,7 +106,9 @@ WHERE d.state IS NOT DISTINCT FROM 'replaying';
 
 -- name: bytes_of_events
 -- How many bytes some parked events hold. $1 their numbers.
-SELECT p.id, coalesce(octet_length(p.value), 0) AS bytes FROM tidegate.parked AS p WHERE p.id = ANY ($1::bigint[]);
+SELECT p.id, coalesce(octet_length(p.value), 0) AS bytes
+FROM tidegate.parked AS p
+WHERE p.id = ANY ($1::bigint[]);
 
 -- name: lock_letters_of_run
 -- Those of some letters that a run has yet to decide about, locked. $1 run, $2 letters.
@@ -138,7 +143,9 @@ DELETE FROM tidegate.blocking_letter AS l WHERE l.letter = ANY ($1::uuid[]);
 -- name: take_out_events
 -- Parked events leave their sequences. $1 job, $2 their numbers.
 WITH gone AS (
-    DELETE FROM tidegate.parked AS p WHERE p.id = ANY ($2::bigint[]) AND p.job = $1 RETURNING p.topic, p.order_key
+    DELETE FROM tidegate.parked AS p
+    WHERE p.id = ANY ($2::bigint[]) AND p.job = $1
+    RETURNING p.topic, p.order_key
 )
 UPDATE tidegate.blocked_key AS b
 SET parked = b.parked - g.events

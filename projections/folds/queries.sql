@@ -141,11 +141,17 @@ WITH again AS (
 SELECT count(*) FROM again;
 
 -- name: rendering_state
--- What the sink does not show yet of a job: keys to be rendered and keys that could not be, counted up to $2 each; when
--- the first of the former changed. $1 job.
+-- What the sink does not show yet of a job: keys to be rendered and keys that could not be; when the first of the former
+-- changed. $1 job, $2 how many of each are counted at most.
 SELECT
-    (SELECT count(*) FROM (SELECT FROM tidegate.dirty AS d WHERE d.job = $1 AND d.error IS NULL LIMIT $2) AS w) AS waiting,
-    (SELECT count(*) FROM (SELECT FROM tidegate.dirty AS d WHERE d.job = $1 AND d.error IS NOT NULL LIMIT $2) AS f) AS failed,
+    (
+        SELECT count(*)
+        FROM (SELECT FROM tidegate.dirty AS d WHERE d.job = $1 AND d.error IS NULL LIMIT $2) AS w
+    ) AS waiting,
+    (
+        SELECT count(*)
+        FROM (SELECT FROM tidegate.dirty AS d WHERE d.job = $1 AND d.error IS NOT NULL LIMIT $2) AS f
+    ) AS failed,
     (SELECT min(d.since) FROM tidegate.dirty AS d WHERE d.job = $1 AND d.error IS NULL) AS waiting_since,
     now() AS read_at;
 
@@ -162,8 +168,8 @@ LIMIT $2;
 SELECT count(*) FROM tidegate.fold_state WHERE job = $1 AND revision > 0;
 
 -- name: mark_dirty
--- The next keys after one are to be rendered again; returns how many, and the final one of them. $1 job, $2 the key before the
--- first, $3 how many at most.
+-- The next keys after one are to be rendered again; returns how many, and the final one of them. $1 job, $2 the key
+-- before the first, $3 how many at most.
 WITH next AS (
     SELECT s.key, s.revision
     FROM tidegate.fold_state AS s
