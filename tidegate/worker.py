@@ -11,7 +11,7 @@ import os
 import socket
 from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, TypeAlias
 
 import structlog
@@ -28,7 +28,7 @@ from tidegate.console.sights import Waiters
 from tidegate.console.visible_http import visible_route
 from tidegate.freshening import freshening_of
 from tidegate.horizons import keep_horizons
-from tidegate.jobs.declaration import FoldJob, Job, ProjectionJob
+from tidegate.jobs.declaration import FoldJob, Job, ProjectionJob, SinkJob
 from tidegate.jobs.relay import OutboxRelay
 from tidegate.jobs.tombstones import KeptSink, TombstoneUpkeep
 from tidegate.supervision import supervise, until_sink_found
@@ -183,17 +183,24 @@ async def open_sink(job: Job, settings: Settings) -> AsyncIterator[Sink | None]:
         try:
             await sink.check()
         except Transient as error:
-            raise Misconfigured(f"job {job.code!r}: {job.sink.where(settings)} cannot be used: {error}") from error
+            raise _unusable(job, settings, error) from error
         yield sink
 
 
+def _unusable(job: SinkJob, settings: Settings, error: Transient) -> Misconfigured:
+    return Misconfigured(f"job {job.code!r}: {job.sink.where(settings)} cannot be used: {error}")
+
+
 async def _open_job(opened: AsyncExitStack, app: App, job: Job, resources: Resources, *, is_check: bool) -> JobParts:
-    if (is_check and not isinstance(job, FoldJob)) or not isinstance(job, ProjectionJob | FoldJob):
-        sink = await opened.enter_async_context(open_sink(job, resources.settings))
-    else:
+    sink = None
+    if isinstance(job, ProjectionJob | FoldJob):
         sink = await opened.enter_async_context(job.sink.open(resources.settings))
-        with suppress(Transient):  # an outage of one sink is no reason to leave the other jobs alone: `_consume` waits
+        try:
             await sink.check()
+        except Transient as error:
+            # An outage of one sink is no reason to leave the other jobs alone: `_consume`, or the renderer, waits.
+            if is_check:
+                raise _unusable(job, resources.settings, error) from error
     try:
         return await assemble(app, job, resources, sink=sink)
     except Transient as error:

@@ -64,6 +64,16 @@ def _pay(cli: Cli, account: str, cents: int) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_a_check_says_that_the_sink_of_a_fold_is_away(fold_cli: Cli) -> None:
+    """Folding could begin without it, but whoever asks whether everything is there wants to hear that it is not."""
+    nobody = "http://127.0.0.1:9"
+
+    done = fold_cli.run("run", "totals", "--check", TIDEGATE_ELASTICSEARCH_URL=nobody, TIDEGATE_LOG_LEVEL="error")
+
+    assert done.returncode == 2, done.stderr
+    assert f"job 'totals': elasticsearch at {nobody} (TIDEGATE_ELASTICSEARCH_URL) cannot be used" in done.stderr
+
+
 def test_a_fold_is_kept_rendered_and_rendered_again(fold_cli: Cli, worker: Worker, rows: Rows) -> None:
     """The operator's whole road: what is there, what could not be rendered, and an index that was lost."""
     for account, cents in [("a", 5), ("b", 1), ("a", 6), ("rich", _TOO_RICH)]:
