@@ -44,3 +44,9 @@ async def write_states(connection: Connection, job: JobId, changes: Sequence[Cha
     """In the transaction that has locked them: the states are kept under their next revisions, their keys are dirty."""
     keys, states, tenants = ([change[field] for change in changes] for field in range(3))
     await connection.execute(_QUERIES["write_states"], job, keys, states, tenants)
+
+
+async def read_state(connection: Connection, job: JobId, key: str) -> StoredState | None:
+    """Returns the committed state of a key, None where nothing was ever made of it."""
+    row = await connection.fetchrow(_QUERIES["states"], job, [key])
+    return None if row is None or not row["revision"] else StoredState(row["state"], row["revision"], row["tenant"])

@@ -24,6 +24,7 @@ from tidegate.jobs.declaration import Job
 from tidegate.jobs.replays import Asked
 from tidegate.replaying import ReplayOptions, ReplayProgress, ReplayReport, resume_replay, run_replay
 from tidegate_kernel.errors import Misconfigured
+from tidegate_kernel.event import ReplayId
 from tidegate_kernel.permissions import Actor, Role
 from tidegate_kernel.postgres import Pool
 from tidegate_kernel.settings import Settings
@@ -50,7 +51,9 @@ class Runner:
         return await run_replay(self.app, self._settings, asked, self._options, actor=ANNA, stop=self.stop)
 
     async def resume(self, run: int = 1, *, kind: RunKind = RunKind.REPLAY) -> ReplayReport:
-        return await resume_replay(self.app, self._settings, run, self._options, kind=kind, actor=ANNA, stop=self.stop)
+        return await resume_replay(
+            self.app, self._settings, ReplayId(run), self._options, kind=kind, actor=ANNA, stop=self.stop
+        )
 
     async def states(self) -> list[str]:
         rows = await self.pool.fetch('SELECT state FROM tidegate.dead_letter ORDER BY "offset"')
