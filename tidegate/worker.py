@@ -26,7 +26,7 @@ from tidegate.clocking import CONNECTIONS, open_clock, run_clock
 from tidegate.console.http import serve
 from tidegate.console.sights import Waiters
 from tidegate.console.visible_http import visible_route
-from tidegate.freshening import freshening_of
+from tidegate.freshening import Freshening, freshening_of
 from tidegate.horizons import keep_horizons
 from tidegate.jobs.declaration import FoldJob, Job, ProjectionJob, SinkJob
 from tidegate.jobs.relay import OutboxRelay
@@ -113,10 +113,8 @@ async def run_worker(
         for each in fresh:
             beside |= each.work()
         await _until_all_end(consumers, upkeep=beside)
-        await _relay_rest(relay)
-        await asyncio.gather(*(part.renderer.rest() for part in parts if part.renderer is not None))
-        # Perhaps nobody else is there to make visible what was settled last.
-        await asyncio.gather(*(each.refresher.last_word() for each in fresh))
+        # At once: one after the other they would outlast what a stop may take, where several servers are silent.
+        await asyncio.gather(_relay_rest(relay), _show_rest(parts, fresh))
         _log.info(logs.WORKER_STOPPED, owner=resources.owner)
 
 
@@ -232,6 +230,12 @@ def _join(app: App, job: Job, settings: Settings) -> Join:
     return lambda on_assigned, on_revoked: join_group(
         settings.kafka, group=app.group(job.job_code), topics=topics, on_assigned=on_assigned, on_revoked=on_revoked
     )
+
+
+async def _show_rest(parts: Sequence[JobParts], fresh: Sequence[Freshening]) -> None:
+    """What was folded last is rendered, and what was settled last visible: perhaps no other worker is there for it."""
+    await asyncio.gather(*(part.renderer.rest() for part in parts if part.renderer is not None))
+    await asyncio.gather(*(each.refresher.last_word() for each in fresh))
 
 
 async def _relay_rest(relay: OutboxRelay) -> None:
