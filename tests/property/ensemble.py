@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from tests.property.schedule import Kind, Schedule, schedules
 from tests.property.stage import Stage, opened_stage
+from tests.property.watchdog import ended_if_it_hangs
 
 # Most of what a schedule leaves behind is freed without the collector; the rest may wait for a while.
 _OBJECTS_BEFORE_COLLECTING = 50_000
@@ -52,7 +53,7 @@ class Ensemble:
     def play(self, shares: Sequence[Share]) -> list[Outcome]:
         """What came of each share that was begun: none is begun after a failure.
 
-        Raises EOFError if a process ended.
+        Raises AssertionError if a process ended: why is on its stderr.
         """
         left, outcomes = list(reversed(shares)), list[Outcome]()
         idle, busy = list(self._pipes), list[Connection]()
@@ -62,12 +63,20 @@ class Ensemble:
                 busy[-1].send(left.pop())
             for pipe in wait(busy):
                 assert isinstance(pipe, Connection)
-                outcomes.append(pipe.recv())
+                outcomes.append(_heard(pipe))
                 busy.remove(pipe)
                 idle.append(pipe)
             if any(outcome.failure for outcome in outcomes):
                 left.clear()
         return outcomes
+
+
+def _heard(pipe: Connection) -> Outcome:
+    try:
+        outcome: Outcome = pipe.recv()
+    except EOFError:
+        raise AssertionError("a process that played schedules has ended: its stderr says at which one") from None
+    return outcome
 
 
 @contextmanager
@@ -119,7 +128,8 @@ def play_share(stage: Stage, share: Share) -> Outcome:
     )
     @given(schedule=schedules(share.kind))
     def play(schedule: Schedule) -> None:
-        stage.play(schedule)
+        with ended_if_it_hangs(stage.loop, schedule):
+            stage.play(schedule)
 
     began, played_before, failure = time.monotonic(), stage.played, ""
     stage.struck.clear()

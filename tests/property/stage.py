@@ -46,6 +46,10 @@ class Stage:
         self.struck: Counter[str] = Counter()
         self.restarts: Counter[str] = Counter()
 
+    @property
+    def loop(self) -> VirtualLoop:
+        return self._ground.loop
+
     def play(self, schedule: Schedule) -> None:
         """Raises AssertionError where a guarantee did not hold, Unsettled where the work never ended."""
         self._ground.loop.run_until_complete(self._play(schedule))

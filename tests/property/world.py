@@ -30,6 +30,7 @@ from tidegate_kernel.settings import Settings
 
 # The product's clock may lie behind that of Postgres, by which claims have their days, but by less than a day.
 _FURTHEST_BACK = timedelta(hours=-12)
+_MOST_CANCELLATIONS = 1_000
 # Two transactions in each other's way, and an outage, are nobody's fault.
 _NOBODYS = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError, PaymentsAway)
 
@@ -146,10 +147,13 @@ class World:
         task.add_done_callback(self._later.discard)
 
     async def end(self) -> None:
-        """No task of this world is left."""
+        """No task of this world is left. Raises AssertionError if one does not heed its cancellation."""
         for process in self.processes:
             process.kill()
+        cancelled = 0
         while rest := asyncio.all_tasks() - {asyncio.current_task()}:
+            assert cancelled < _MOST_CANCELLATIONS, f"cancelled {cancelled} times, and still there: {rest}"
+            cancelled += 1
             for task in rest:
                 task.cancel()
             await asyncio.wait(rest, timeout=1)
