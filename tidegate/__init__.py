@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from tidegate.jobs.context import Context
     from tidegate.jobs.declaration import ConsumerJob, Dependency, FoldJob, ProjectionJob
     from tidegate.jobs.handlers import Handler, answer, handle, handle_batch
+    from tidegate.jobs.text import Text
     from tidegate_kernel.errors import Rejected, RetryLater, TidegateError
     from tidegate_kernel.event import Event, Scope
 
@@ -60,6 +61,7 @@ __all__ = [
     "ScheduledJob",
     "Scope",
     "ScopeFields",
+    "Text",
     "TidegateError",
     "Tombstone",
     "Topic",
@@ -94,6 +96,7 @@ _HOMES = {
     "tidegate.jobs.context": "Context",
     "tidegate.jobs.declaration": "ConsumerJob Dependency FoldJob ProjectionJob",
     "tidegate.jobs.handlers": "Handler answer handle handle_batch",
+    "tidegate.jobs.text": "Text",
     "tidegate_kernel.errors": "Rejected RetryLater TidegateError",
     "tidegate_kernel.event": "Event Scope",
 }

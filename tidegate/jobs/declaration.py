@@ -19,6 +19,7 @@ from inbox.identity import ClaimRule
 from projections.folds.rendering import Document
 from projections.sink import NO_SINK, SinkDeclaration
 from projections.writes import Write
+from tidegate.jobs.text import Words
 from tidegate_kernel.event import JobCode
 
 StateT = TypeVar("StateT")
@@ -53,14 +54,15 @@ class _TopicJob:
     """What every job on Kafka topics declares. App checks it and raises Misconfigured.
 
     `code` is stable: group, positions, claims and dead letters hang on it. `unlisted` says what happens to types that
-    no `on` takes: "skip" (counted) or "dead_letter". `runbook`, `owner` (by default the App's) and `tier` are for
-    people. `batch_size` is in records: 500, for a projection its sink's, unless given. `flood`: how many dead letters
-    stop a topic, for all topics or by name. `global_ids`: event ids that are no UUIDs are unique over all sources and
-    scopes. `event_time_is_immutable`: every delivery of an event carries the same time, so that its day can hold its
-    claim. `dedupe_horizon`: how long the job remembers an event id after it took it; `timedelta.max` is for ever.
-    Unless given it is at least as long as Kafka keeps the records; a shorter one is refused at the start of a
-    ConsumerJob without `accept_short_horizon`. `subjects`: whose data an event holds, by the name of a field: pure
-    functions, by which `tidegate dlq erase --field NAME=VALUE` finds what is kept of a person.
+    no `on` takes: "skip" (counted) or "dead_letter". `runbook`, `owner` (by default the App's), `tier` and `purpose`
+    are for people; `Text` says the purpose in both languages of `tidegate jobs docs`. `batch_size` is in records: 500,
+    for a projection its sink's, unless given. `flood`: how many dead letters stop a topic, for all topics or by name.
+    `global_ids`: event ids that are no UUIDs are unique over all sources and scopes. `event_time_is_immutable`: every
+    delivery of an event carries the same time, so that its day can hold its claim. `dedupe_horizon`: how long the job
+    remembers an event id after it took it; `timedelta.max` is for ever. Unless given it is at least as long as Kafka
+    keeps the records; a shorter one is refused at the start of a ConsumerJob without `accept_short_horizon`.
+    `subjects`: whose data an event holds, by the name of a field: pure functions, by which
+    `tidegate dlq erase --field NAME=VALUE` finds what is kept of a person.
     """
 
     code: str
@@ -69,6 +71,7 @@ class _TopicJob:
     runbook: str
     owner: str | None = None
     tier: Tier = "standard"
+    purpose: Words | None = None
     batch_size: int | None = None
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     flood: FloodLimit | Mapping[str, FloodLimit] = field(default_factory=FloodLimit)

@@ -12,6 +12,7 @@ from tidegate.jobs.clockwork.inputs import read_input
 from tidegate.jobs.clockwork.schedule import Schedule
 from tidegate.jobs.clockwork.scopes import AcrossScopes, Scopes
 from tidegate.jobs.declaration import Tier
+from tidegate.jobs.text import Words
 from tidegate_kernel.errors import Misconfigured
 from tidegate_kernel.event import NO_SCOPE, JobCode, Scope
 
@@ -102,7 +103,8 @@ class ClockJob(_Declared):
     or whose process died. A run that takes longer than `max_duration` fails; its retry goes on at the checkpoint.
     `handler_timeout` cuts a handler off. `needs`: dependencies of the App. `input`: the model (pydantic, msgspec or
     dataclass) of what whoever asks for a run can tell it. `history`: how long ended runs are kept, and what they did;
-    with an `idempotency_key` of the job's own, what was done once is never forgotten.
+    with an `idempotency_key` of the job's own, what was done once is never forgotten. `purpose` is for people, as a
+    text or a `Text` in both languages of `tidegate jobs docs`.
     """
 
     code: str
@@ -115,6 +117,7 @@ class ClockJob(_Declared):
     partial_failure: PartialFailure
     owner: str | None = None
     tier: Tier = "standard"
+    purpose: Words | None = None
     unit: Unit = "item"
     batch_size: int = 100
     checkpoint: Progress = "run"
