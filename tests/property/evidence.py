@@ -183,8 +183,15 @@ async def _render(world: World, job: JobId) -> None:
     """What renderers do in workers, after all of them have ended."""
     if world.kind is Kind.FOLD:
         projection = Projection(CODE, StateCodec(Log), log_document, "memory", "", 100)
-        renderer = Renderer(DirtyKeys(world.pool, job), world.sink, projection, world.clock, metrics=world.metrics)
-        await world.loop.statement(renderer.render_all)
+        dirty = DirtyKeys(world.pool, job)
+        renderer = Renderer(dirty, world.sink, projection, world.clock, metrics=world.metrics)
+
+        async def render_all() -> None:
+            # The backend of a client that was killed may hold a key for a moment: it is passed over until then.
+            while (await dirty.state()).waiting:
+                await renderer.render_all()
+
+        await world.loop.statement(render_all)
 
 
 def _by_state(rows: Sequence[asyncpg.Record]) -> Mapping[str, Sequence[str]]:

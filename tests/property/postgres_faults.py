@@ -140,7 +140,9 @@ class FaultyPool:
             await asyncio.shield(connection.give_back())
 
     def _give_back(self, real: Any) -> asyncio.Future[None]:
-        given_back = asyncio.ensure_future(self._faults.loop.statement(lambda: self._pool.release(real)))
+        # What its last statement still waits for may be held by one that waits for its turn to be given back.
+        release = self._faults.loop.statement(lambda: self._pool.release(real), backend=real.get_server_pid())
+        given_back = asyncio.ensure_future(release)
         self._releases.add(given_back)
         given_back.add_done_callback(self._releases.discard)
         return given_back

@@ -9,6 +9,7 @@ anything else to do, not when it happens to come.
 from __future__ import annotations
 
 import asyncio
+import io
 import selectors
 import threading
 import time
@@ -25,12 +26,22 @@ _Select = Callable[[float], list[tuple[selectors.SelectorKey, int]]]
 _SILENCE_SECONDS = 0.005
 # Real seconds in which a statement that waits for no lock must have answered.
 _PATIENCE_SECONDS = 30.0
+_LOOK_TAKES_SECONDS = 1e-9
 # A poll costs as much as a turn. Who goes round and round without one shall still hear answers.
 _TURNS_WITHOUT_POLL = 1_000
 
 # The lock manager's word, not pg_stat_activity's: who was granted its lock is no waiter, though it may not know yet.
 # $1 backends. A row for each that has or wants a lock.
 _LOCKS = "SELECT pid, bool_and(granted) AS runs FROM pg_locks WHERE pid = ANY ($1::int[]) GROUP BY pid"
+# What a loop that is stuck has to say of its server.
+_BACKENDS = """
+SELECT pid, state, wait_event_type, wait_event, pg_blocking_pids(pid) AS behind, left(query, 200) AS query
+FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()
+"""
+
+
+class Stuck(BaseException):
+    """The loop can never go on, nor can what runs in it be taken away: no test that uses it can, either."""
 
 
 class LockWatch:
@@ -56,6 +67,10 @@ class LockWatch:
     def left(self, backend: int) -> None:
         """The client of this backend has gone without a word."""
         self._left.add(backend)
+
+    def backends(self) -> str:
+        """What each is doing, a line each."""
+        return "\n".join(str(dict(row)) for row in self._in_thread(self._connection.fetch(_BACKENDS)))
 
     def close(self) -> None:
         self._in_thread(self._connection.close())
@@ -133,6 +148,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         super().__init__(_Selector(self._wait))
 
     def time(self) -> float:
+        # Who looks at the clock until a time has come must not see it stand still: less than a nanosecond before it no
+        # timer waits, and as long as somebody has anything to do no other one moves the time.
+        self._virtual += _LOOK_TAKES_SECONDS
         return self._virtual
 
     async def statement(self, call: Callable[[], Awaitable[T]], *, backend: int | None = None) -> T:
@@ -165,10 +183,17 @@ class VirtualLoop(asyncio.SelectorEventLoop):
                     return events
                 self._stuck.update(self._in_flight)
             elif time.monotonic() > until:
-                raise RuntimeError("a statement neither answers nor waits for a lock")
+                raise Stuck(self._told("a statement neither answers nor waits for a lock"))
         if timeout is None:
             if events := select(_PATIENCE_SECONDS):
                 return events
-            raise RuntimeError("every task waits for another: nothing can ever happen again")
+            raise Stuck(self._told("every task waits for another: nothing can ever happen again"))
         self._virtual += timeout
         return []
+
+    def _told(self, what: str) -> str:
+        story = io.StringIO()
+        print(what, f"in flight: {list(self._in_flight.values())}", self._locks.backends(), sep="\n", file=story)
+        for task in asyncio.all_tasks(self):
+            task.print_stack(file=story)
+        return story.getvalue()
