@@ -43,7 +43,7 @@ from projections.sink import PacedSink, Sink
 from projections.stable import StableSink
 from projections.visibility_unseen import Unseen
 from tidegate.app import App
-from tidegate.jobs.declaration import ConsumerJob, FoldJob, Job, ProjectionJob, silence_limit_of
+from tidegate.jobs.declaration import ConsumerJob, FoldJob, Job, ProjectionJob, batch_size_of, silence_limit_of
 from tidegate.jobs.decoding import decoder_of, order_of
 from tidegate.jobs.mediator import Mediator
 from tidegate_kernel.clock import Clock
@@ -54,8 +54,6 @@ from tidegate_kernel.postgres import Connections, Pool, is_writable, translated_
 from tidegate_kernel.settings import Settings
 from tidegate_kernel.source import RecordSource
 
-# Events of a batch handled one by one in a transaction: the knee of the claim statement lies at 500 to 1,000 rows.
-_CONSUMER_BATCH = 500
 # Keys rendered at once, with their states in memory.
 _LARGEST_CHUNK = 1_000
 
@@ -326,10 +324,9 @@ def origin_of(app: App, job: Job, number: JobId, run: RunId) -> Origin:
 
 
 def _lane_settings(job: Job, settings: Settings) -> LaneSettings:
-    default = job.sink.batch_size if isinstance(job, ProjectionJob) else _CONSUMER_BATCH
     return LaneSettings(
         lanes=settings.lanes,
-        batch_size=job.batch_size or default,
+        batch_size=batch_size_of(job),
         drain_timeout=settings.drain_timeout,
         retry=job.retry,
         linger=getattr(job.sink, "linger", timedelta(0)) if isinstance(job, ProjectionJob) else timedelta(0),

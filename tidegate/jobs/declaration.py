@@ -193,3 +193,12 @@ _SILENCE_OF_STATEMENTS = timedelta(seconds=60)
 def silence_limit_of(job: Job) -> timedelta:
     """After so long a silence Postgres ends a transaction of the job, and with it its locks."""
     return job.silence_limit if isinstance(job, ConsumerJob) else _SILENCE_OF_STATEMENTS
+
+
+# Events of a batch handled one by one in a transaction: the knee of the claim statement lies at 500 to 1,000 rows.
+_CONSUMER_BATCH = 500
+
+
+def batch_size_of(job: Job) -> int:
+    """How many records a batch holds at most: as declared, else what is efficient for the kind and its sink."""
+    return job.batch_size or (job.sink.batch_size if isinstance(job, ProjectionJob) else _CONSUMER_BATCH)
