@@ -124,8 +124,8 @@ async def test_open_handler_makes_upkeep_wait_not_other_claims(
             longest = max(longest, time.monotonic() - asked)
 
         assert await upkeep == ([], ALL_DAYS)
-        assert time.monotonic() - began < 2, "one lock time-out a round; one for each day would add up to five seconds"
-        assert longest < 1, "a claim waits no longer than the lock time-out of half a second"
+        assert time.monotonic() - began < 4, "one lock time-out a round; one for each day would add up to five seconds"
+        assert longest < 2, "a claim waits no longer than the lock time-out of half a second"
 
     assert await attach_days(connection) == (ALL_DAYS, [])
 

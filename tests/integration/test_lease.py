@@ -112,7 +112,7 @@ async def test_holder_that_lost_it_is_cancelled_in_its_block(pool: Pool) -> None
 
 async def test_holder_that_cannot_renew_is_cancelled_before_the_end(pool: Pool) -> None:
     """With Postgres away nobody tells it that another has the lease."""
-    ttl = timedelta(seconds=1.5)
+    ttl = timedelta(seconds=3)
     mine, token = lease(pool, "a", ttl=ttl), await taken(pool, "a", ttl=ttl)
     loop = asyncio.get_running_loop()
     began = loop.time()
@@ -126,7 +126,7 @@ async def test_holder_that_cannot_renew_is_cancelled_before_the_end(pool: Pool) 
     with pytest.raises(LeaseLost, match="renewed in time"):
         await work()
 
-    assert loop.time() - began < ttl.total_seconds() + 0.5
+    assert loop.time() - began < ttl.total_seconds() + 2
 
 
 async def test_an_error_of_the_block_passes_as_it_is(pool: Pool) -> None:

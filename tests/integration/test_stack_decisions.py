@@ -209,4 +209,4 @@ def test_up_of_a_running_stack_is_quick(stack: Stack) -> None:
     stack.up(Silence())
     begun = time.monotonic()
     stack.up(Silence())
-    assert time.monotonic() - begun < 1
+    assert time.monotonic() - begun < 5
