@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tidegate.jobs.clockwork.declaration import (
+    Circuit,
     MaintenanceJob,
     Occasion,
     ProviderSyncJob,
@@ -38,6 +39,7 @@ PROVIDER: dict[str, Any] = {
     "access": [ACME],
     "rate_limit": RateLimit(5),
     "reach_back": timedelta(minutes=5),
+    "version": str,
 }
 
 
@@ -57,6 +59,38 @@ def test_provider_job_needs_more(field: str) -> None:
 
     with pytest.raises(Misconfigured, match=f"{field} is missing; a ProviderSyncJob needs it"):
         ProviderSyncJob(**given)
+
+
+@pytest.mark.parametrize(
+    "field, value",
+    [
+        ("provider", ""),
+        ("provider", "the provider"),
+        ("access", []),
+        ("reach_back", timedelta(seconds=-1)),
+        ("scopes", [ACME, ZEBRA]),
+    ],
+)
+def test_nonsense_of_a_provider_is_refused_by_job_and_field(field: str, value: object) -> None:
+    """A scope that access does not list would fail each night; it is refused at the start."""
+    with pytest.raises(Misconfigured, match=f"job 'reconcile': {field}"):
+        ProviderSyncJob(**NEEDED | PROVIDER | {field: value})
+
+
+def test_circuit_that_never_opens_or_rests_is_refused() -> None:
+    """Zero failures or no rest would be no breaker."""
+    for wrong in ({"failures": 0}, {"rest": timedelta(0)}, {"longest_rest": timedelta(seconds=1)}):
+        with pytest.raises(Misconfigured, match="must be positive"):
+            Circuit(**wrong)
+
+
+def test_item_of_a_provider_is_done_once_for_each_version() -> None:
+    """Runs overlap by reach_back: what they read again is the same item, until it has changed."""
+    job = ProviderSyncJob(**NEEDED | PROVIDER | {"version": lambda item: f"v{len(item)}"})
+    tonight, tomorrow = (Occasion(JobCode("reconcile"), ACME, NIGHT + timedelta(days=n)) for n in (0, 1))
+
+    assert job.item_identity("o1", tonight) == job.item_identity("o1", tomorrow) == "o1 v2"
+    assert not job.forgets_items, "what is forgotten would be done again when it is read again"
 
 
 @pytest.mark.parametrize("field", ["retention", "is_sensitive"])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
 from datetime import datetime, timedelta
 from typing import Any, Literal, Self, TypeAlias
@@ -28,6 +29,7 @@ _CHOICES = {
     "overlap": ("skip", "wait"),
     "tier": ("critical", "standard", "low"),
 }
+_PROVIDER_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
 _AT_LEAST_ONE = ("batch_size", "catch_up_limit", "run_attempts")
 
 
@@ -58,6 +60,18 @@ class Page:
     @property
     def scope(self) -> Scope:
         return self.occasion.scope
+
+
+@dataclass(frozen=True, slots=True)
+class Pull(Page):
+    """A page that a run wants of its provider: of all that has changed since `since`, the one that `after` stands for.
+
+    `since` None: of everything there is. `after`: what the provider called the next page; None: the first. `etag`: what
+    the provider said of its answer to this very question the last time, so that it may say that nothing has changed.
+    """
+
+    since: datetime | None = None
+    etag: str | None = None
 
 
 IdempotencyKeyOf: TypeAlias = Callable[[Any, Occasion], str]
@@ -182,6 +196,11 @@ class ClockJob(_Declared):
     def job_code(self) -> JobCode:
         return JobCode(self.code)
 
+    @property
+    def forgets_items(self) -> bool:
+        """Whether what was done may be forgotten with its occasion, which nothing asks for any more."""
+        return self.idempotency_key is None
+
     def item_identity(self, item: Any, occasion: Occasion) -> str:
         """By what `item` is done once."""
         if self.idempotency_key is not None:
@@ -214,7 +233,7 @@ class MaintenanceJob(ClockJob):
 
 @dataclass(frozen=True, slots=True)
 class RateLimit:
-    """At most `calls` in any `per`, over all processes."""
+    """At most `calls` in any `per`, over all processes of the service: calls are spaced by `per / calls`."""
 
     calls: int
     per: timedelta = timedelta(seconds=1)
@@ -223,31 +242,75 @@ class RateLimit:
         if self.calls < 1 or self.per <= timedelta(0):
             raise Misconfigured(f"RateLimit({self.calls}, {self.per}): both must be positive")
 
+    @property
+    def spacing(self) -> timedelta:
+        return self.per / self.calls
+
+
+@dataclass(frozen=True, slots=True)
+class Circuit:
+    """When a provider is left alone: `failures` calls in a row failed, whichever process made them.
+
+    After `rest` one call may try (half-open): if it fails, the rest doubles, up to `longest_rest`.
+    """
+
+    failures: int = 5
+    rest: timedelta = timedelta(seconds=15)
+    longest_rest: timedelta = timedelta(minutes=5)
+
+    def __post_init__(self) -> None:
+        if self.failures < 1 or not timedelta(0) < self.rest <= self.longest_rest:
+            raise Misconfigured(f"{self}: failures and rest must be positive, longest_rest not below rest")
+
 
 @dataclass(frozen=True, kw_only=True)
 class ProviderSyncJob(ClockJob):
     """Brings a provider's catalogue here, page by page. `ClockJob` explains the other fields.
 
-    `access`: the scopes that may use the provider; a run for any other is refused. `reach_back`: how long before the
-    start of the last successful run the next one begins to read. A failure stops the run, unless `partial_failure` says
-    otherwise: its cursor must not pass what it has not got.
+    `query(pull)` (pure) makes the query of a page, whose `fetch(…)` handler calls the provider once, outside of any
+    transaction. `key(item)` names the item, `version(item)` its state: an item is done once for each version, whatever
+    run meets it again. That is never forgotten.
+
+    `access`: the scopes that may use the provider; a run for any other is refused before the provider is called.
+    `reach_back`: how long before the start of the last successful run the next one begins to read. A failure stops the
+    run, unless `partial_failure` says otherwise: its cursor must not pass what it has not got. `checkpoint` "job": also
+    the next occasion's run goes on at the page where a broken one stopped, with that one's question; "run": only its
+    retries do. `rate_limit` and `circuit` are the provider's: jobs of one provider say the same.
     """
 
     provider: str
     access: Sequence[Scope]
     rate_limit: RateLimit
     reach_back: timedelta
+    version: Callable[[Any], str]
+    query: Callable[[Pull], Any]  # type: ignore[assignment]  # asked with more than a Page
+    circuit: Circuit = field(default_factory=Circuit)
     partial_failure: PartialFailure = "stop"
     checkpoint: Progress = "job"
     max_duration: timedelta = timedelta(minutes=30)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.provider:
-            raise self.wrong("provider", "is empty")
+        if not _PROVIDER_NAME.fullmatch(self.provider):
+            raise self.wrong("provider", f"{self.provider!r} may hold lower-case letters, digits, '_' and '-'")
         if not self.access:
             raise self.wrong("access", "is empty: nobody may use the provider")
         if self.reach_back < timedelta(0):
             raise self.wrong("reach_back", f"must not be negative, as {self.reach_back}")
         if isinstance(self.scopes, AcrossScopes):
             raise self.wrong("scopes", "must name tenants: access to a provider is a tenant's")
+        if not callable(self.scopes) and (closed := set(self.scopes) - set(self.access)):
+            raise self.wrong("scopes", f"hold {_named(closed)}, for which access does not open the provider")
+
+    @property
+    def forgets_items(self) -> bool:
+        return False
+
+    def item_identity(self, item: Any, occasion: Occasion) -> str:
+        if self.idempotency_key is not None:
+            return self.idempotency_key(item, occasion)
+        return f"{self.key(item)} {self.version(item)}"
+
+
+def _named(scopes: Collection[Scope]) -> str:
+    return ", ".join(sorted(f"{each.tenant}/{each.brand}" if each.brand else each.tenant for each in scopes))

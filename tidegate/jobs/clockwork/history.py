@@ -71,8 +71,7 @@ class History:
         for number, job in self._jobs.items():
             before = self._clock.now() - job.history
             removed += await self._drop(_QUERIES["drop_ended_runs"], number, before)
-            if job.idempotency_key is None:
-                # They name their occasion, which nothing asks for any more. A key of the job's own is for ever.
+            if job.forgets_items:
                 await self._drop(_QUERIES["drop_done_items"], number, before)
         return removed
 
