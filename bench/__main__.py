@@ -7,7 +7,8 @@ import asyncio
 import sys
 from pathlib import Path
 
-from bench.measures import MEASURES, PROMISED, Effort
+from bench.comparing import Effort
+from bench.measures import MEASURES, PROMISED
 from bench.report import Line, as_json, table
 from bench.stage import Stage
 from tidegate.commands.options import settings_of

@@ -1,64 +1,67 @@
-"""Real ClickHouse: Tidegate from Kafka to the table, its sink alone, and a bare loop of the same inserts."""
+"""Real ClickHouse: a table of one run, written to by our sink, and by hand through the store's own client."""
 
 from __future__ import annotations
 
-import asyncio
 import secrets
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from itertools import islice
-from typing import Any
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
 
-import msgspec
+from clickhouse_connect.datatypes.registry import get_from_name
+from clickhouse_connect.driver.insert import InsertContext
+from clickhouse_connect.driver.transform import NativeTransform
 
-from bench.records import Written, new_orders
-from bench.stub import Reading, Stopwatch
-from bench.workload import JOB, OrderPlaced, application, document
+from bench.stub import Stopwatch
+from bench.to_store import contestants
 from projections.clickhouse import ClickHouse
 from projections.clickhouse_connection import Connection
 from projections.clickhouse_sink import ClickHouseSink
-from projections.sink import Applied
+from projections.sink import Applied, SinkDeclaration
 from projections.writes import Upsert
-from tidegate.worker import calm_collector, run_worker
-from tidegate_kernel.logs import configure_logs
 from tidegate_kernel.settings import Settings
 
-# The declaration's own default.
-BATCH_SIZE = 10_000
+if TYPE_CHECKING:
+    from clickhouse_connect.driver.asyncclient import AsyncClient
+
 _TEXTS = ("order_id", "tenant", "customer_id", "currency", "channel")
 _NUMBERS = ("total_cents", "items", "version")
-_TENANT = "tenant-7"
+_COLUMNS = dict.fromkeys(_TEXTS, "String") | dict.fromkeys(_NUMBERS, "Int64")
 
 
-class TimedTable:
-    """The declaration of a table of this run, whose open sink drives a stopwatch."""
+class Table:
+    """Declaration and way by hand."""
 
     def __init__(self, stopwatch: Stopwatch) -> None:
         self._stopwatch = stopwatch
-        columns = dict.fromkeys(_TEXTS, "String") | dict.fromkeys(_NUMBERS, "Int64")
-        self.declared = ClickHouse(table=f"bench_{secrets.token_hex(4)}", columns=columns, order_by=["order_id"])
-        self.name, self.store, self.batch_size = self.declared.name, self.declared.store, BATCH_SIZE
+        self._declared = ClickHouse(table=f"bench_{secrets.token_hex(4)}", columns=_COLUMNS, order_by=["order_id"])
+        self.name, self.store = self._declared.name, self._declared.store
+        self.batch_size, self.linger = self._declared.batch_size, self._declared.linger
+
+    @property
+    def declaration(self) -> SinkDeclaration:
+        return self
 
     def where(self, settings: Settings) -> str:
-        return self.declared.where(settings)
+        return self._declared.where(settings)
 
     @asynccontextmanager
     async def open(self, settings: Settings) -> AsyncIterator[TimedSink]:
-        connection = Connection(settings)
-        try:
-            yield TimedSink(self.declared, connection, self._stopwatch)
-        finally:
-            await connection.close()
+        async with _connected(settings) as connection:
+            yield TimedSink(self._declared, connection, self._stopwatch)
 
     @asynccontextmanager
-    async def made(self, settings: Settings) -> AsyncIterator[TimedSink]:
-        """The table is there inside the block, and gone after it."""
-        async with self.open(settings) as sink:
-            await sink.prepare()
-            try:
-                yield sink
-            finally:
-                await sink.drop()
+    async def by_hand(self, settings: Settings) -> AsyncIterator[InsertByHand]:
+        # Our connection, because its settings keep rows safe: whoever writes by hand has to know them, too.
+        async with _connected(settings) as connection:
+            table = self._declared.versioned_table
+            yield InsertByHand(await connection.client(), table.physical, table.all_columns, self._stopwatch)
+
+    async def drop(self, settings: Settings) -> None:
+        async with _connected(settings) as connection:
+            client = await connection.client()
+            await client.command(f"DROP VIEW IF EXISTS {self._declared.table}")
+            await client.command(f"DROP TABLE IF EXISTS {self._declared.versioned_table.physical} SYNC")
 
 
 class TimedSink(ClickHouseSink):
@@ -73,84 +76,39 @@ class TimedSink(ClickHouseSink):
         self._stopwatch.passed(len(encoded))
         return applied
 
-    async def insert(self, body: bytes, rows: int) -> None:
-        """One insert, and nothing else."""
-        client = await self._connection.client()
-        await client.raw_insert(self._table.physical, self._names, body, fmt="Native")
-        self._stopwatch.passed(rows)
 
-    async def native(self, rows: Sequence[Any]) -> bytes:
-        """The body of an insert, as the client would send it."""
-        client = await self._connection.client()
-        context = self.block_of(list(enumerate(rows)))
-        statement_and_rows = b"".join(map(bytes, client._transform.build_insert(context)))
+class InsertByHand:
+    """Rows as tuples, one insert a batch, with names and types given: so that the client asks the server nothing."""
+
+    def __init__(self, client: AsyncClient, table: str, columns: Mapping[str, str], stopwatch: Stopwatch) -> None:
+        self._client, self._table, self._stopwatch = client, table, stopwatch
+        self._names, self._types = list(columns), [get_from_name(each) for each in columns.values()]
+        self._fields: Any = itemgetter(*_COLUMNS)
+
+    def form(self, write: Upsert) -> tuple[Any, ...]:
+        return (*self._fields(write.document), write.version, 0, 0)
+
+    async def send(self, formed: Sequence[tuple[Any, ...]]) -> None:
+        await self._client.insert(self._table, formed, column_names=self._names, column_types=self._types)
+        self._stopwatch.passed(len(formed))
+
+    def body(self, formed: Sequence[tuple[Any, ...]]) -> bytes:
+        context = InsertContext(self._table, self._names, self._types, data=formed)
+        statement_and_rows = b"".join(map(bytes, NativeTransform.build_insert(context)))
         return statement_and_rows.partition(b"FORMAT Native\n")[2]
 
-    async def drop(self) -> None:
-        client = await self._connection.client()
-        await client.command(f"DROP VIEW IF EXISTS {self._table.view}")
-        await client.command(f"DROP TABLE IF EXISTS {self._table.physical} SYNC")
+    async def post(self, body: bytes, rows: int) -> None:
+        await self._client.raw_insert(self._table, self._names, body, fmt="Native")
+        self._stopwatch.passed(rows)
 
 
-async def from_kafka(settings: Settings, *, service: str, topic: str, events: int) -> Reading:
-    """The whole road: fetched, decoded, claimed, projected, in the table, settled."""
-    stopwatch, stop = Stopwatch(events), asyncio.Event()
-    table = TimedTable(stopwatch)
-    async with table.made(settings):
-        configure_logs(style="json", level="info")
-        worker = asyncio.create_task(
-            run_worker(application(service, topic, table), settings, [JOB], stop=stop), name="worker"
-        )
-        waiter = asyncio.create_task(stopwatch.done.wait(), name="stopwatch")
-        await asyncio.wait({worker, waiter}, return_when=asyncio.FIRST_COMPLETED)
-        stop.set()
-        await worker
-    return _read(stopwatch)
+@asynccontextmanager
+async def _connected(settings: Settings) -> AsyncIterator[Connection]:
+    connection = Connection(settings)
+    try:
+        yield connection
+    finally:
+        await connection.close()
 
 
-async def through_the_sink(settings: Settings, *, events: int, lanes: int) -> Reading:
-    """As many batches at once as lanes: writes are encoded, cut by partition, sent."""
-    batches = list(_writes(events))
-    stopwatch = Stopwatch(events)
-    async with TimedTable(stopwatch).made(settings) as sink:
-        calm_collector()
-        waiting = iter(batches)
-
-        async def lane() -> None:
-            for writes in waiting:
-                await sink.apply([sink.encode(write) for write in writes])
-
-        await asyncio.gather(*(lane() for _ in range(lanes)))
-    return _read(stopwatch)
-
-
-async def bare_inserts(settings: Settings, *, events: int, lanes: int) -> Reading:
-    """As many inserts of as many rows at once, their bodies made before: what the server itself can do."""
-    stopwatch = Stopwatch(events)
-    async with TimedTable(stopwatch).made(settings) as sink:
-        bodies = [(len(w), await sink.native([sink.encode(write) for write in w])) for w in _writes(events)]
-        calm_collector()
-        waiting = iter(bodies)
-
-        async def lane() -> None:
-            for rows, body in waiting:
-                await sink.insert(body, rows)
-
-        await asyncio.gather(*(lane() for _ in range(lanes)))
-    return _read(stopwatch)
-
-
-def _writes(events: int) -> Iterator[list[Upsert]]:
-    orders = new_orders(events)
-    while batch := list(islice(orders, BATCH_SIZE)):
-        yield [_write(written) for written in batch]
-
-
-def _write(written: Written) -> Upsert:
-    return document(msgspec.json.decode(written.value, type=OrderPlaced), _TENANT)
-
-
-def _read(stopwatch: Stopwatch) -> Reading:
-    if stopwatch.reading is None:
-        raise RuntimeError("the run ended before its events were in the table")
-    return stopwatch.reading
+CONTESTANTS = contestants("clickhouse", ours=Table, theirs=Table)

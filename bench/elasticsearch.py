@@ -1,66 +1,66 @@
-"""Real Elasticsearch: Tidegate from Kafka to the index, and a bare loop of the same bulk requests."""
+"""Real Elasticsearch: an index of one run, written to by our sink, and by hand through the store's own client."""
 
 from __future__ import annotations
 
-import asyncio
 import secrets
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from itertools import islice
+from functools import partial
 from typing import Any
 
 import msgspec
+from elasticsearch import AsyncElasticsearch
 
-from bench.records import Written, new_orders
-from bench.stub import BATCH_SIZE, MAX_DOCUMENT_BYTES, Reading, Stopwatch
-from bench.workload import JOB, OrderPlaced, application, document
+from bench.stub import Stopwatch
+from bench.to_store import contestants
 from projections.elasticsearch import Elasticsearch
-from projections.elasticsearch_lines import bulk_lines
 from projections.elasticsearch_sink import ElasticsearchSink, connect
-from projections.sink import Applied
-from tidegate.worker import calm_collector, run_worker
-from tidegate_kernel.logs import configure_logs
+from projections.sink import Applied, SinkDeclaration
+from projections.writes import Upsert
 from tidegate_kernel.settings import Settings
 
 _KEYWORDS = ("order_id", "tenant", "customer_id", "currency", "channel")
 _NUMBERS = ("total_cents", "items", "version")
-_TENANT = "tenant-7"
+_FIELDS = {name: {"type": "keyword"} for name in _KEYWORDS} | {name: {"type": "long"} for name in _NUMBERS}
+_NDJSON = {"accept": "application/json", "content-type": "application/x-ndjson"}
+
+_encode = msgspec.json.Encoder().encode
 
 
-class TimedIndex:
-    """The declaration of an index of this run, whose open sink drives a stopwatch."""
+class Index:
+    """Declaration and way by hand. `settings` are the index's own."""
 
     def __init__(self, stopwatch: Stopwatch, **settings: Any) -> None:
         self._stopwatch = stopwatch
-        fields = {name: {"type": "keyword"} for name in _KEYWORDS} | {name: {"type": "long"} for name in _NUMBERS}
-        self.declared = Elasticsearch(
+        self._declared = Elasticsearch(
             index=f"bench-{secrets.token_hex(4)}",
-            mappings={"properties": fields},
+            mappings={"properties": _FIELDS},
             settings={"number_of_replicas": 0, **settings},
-            batch_size=BATCH_SIZE,
         )
-        self.name, self.store, self.batch_size = self.declared.name, self.declared.store, BATCH_SIZE
+        self.name, self.store = self._declared.name, self._declared.store
+        self.batch_size = self._declared.batch_size
+
+    @property
+    def declaration(self) -> SinkDeclaration:
+        return self
 
     def where(self, settings: Settings) -> str:
-        return self.declared.where(settings)
+        return self._declared.where(settings)
 
     @asynccontextmanager
     async def open(self, settings: Settings) -> AsyncIterator[TimedSink]:
         async with connect(settings) as client:
-            yield TimedSink(self.declared, client, self._stopwatch)
+            yield TimedSink(self._declared, client, self._stopwatch)
 
     @asynccontextmanager
-    async def made(self, settings: Settings) -> AsyncIterator[TimedSink]:
-        """The index is there inside the block, and gone after it."""
-        async with self.declared.open(settings) as preparing:
-            await preparing.prepare()
-        try:
-            async with self.open(settings) as sink:
-                yield sink
-        finally:
-            async with connect(settings) as client:
-                await client.indices.delete(index=self.declared.physical)
-                await client.indices.delete_index_template(name=f"tidegate-{self.declared.physical}")
+    async def by_hand(self, settings: Settings) -> AsyncIterator[BulkByHand]:
+        async with AsyncElasticsearch(settings.elasticsearch_url) as client:
+            yield BulkByHand(client, self._declared.physical, self._stopwatch)
+
+    async def drop(self, settings: Settings) -> None:
+        async with connect(settings) as client:
+            await client.indices.delete(index=self._declared.physical)
+            await client.indices.delete_index_template(name=f"tidegate-{self._declared.physical}")
 
 
 class TimedSink(ElasticsearchSink):
@@ -75,61 +75,30 @@ class TimedSink(ElasticsearchSink):
         self._stopwatch.passed(len(encoded))
         return applied
 
+
+class BulkByHand:
+    """Lines put together by hand, one bulk request a batch, and of its answer the one word that matters."""
+
+    def __init__(self, client: AsyncElasticsearch, index: str, stopwatch: Stopwatch) -> None:
+        self._client, self._stopwatch = client, stopwatch
+        self._path = f"/{index}/_bulk?filter_path=errors"
+
+    def form(self, write: Upsert) -> bytes:
+        action = b'{"index":{"_id":"%b","version":%d,"version_type":"external_gte"}}\n'
+        return b"%b%b\n" % (action % (write.id.encode(), write.version), _encode(write.document))
+
+    def body(self, formed: Sequence[bytes]) -> bytes:
+        return b"".join(formed)
+
+    async def send(self, formed: Sequence[bytes]) -> None:
+        await self.post(self.body(formed), len(formed))
+
     async def post(self, body: bytes, rows: int) -> None:
-        """One request, and nothing else."""
-        answer = await self._post(body)
-        if answer.status != 200 or answer.body["errors"]:
-            raise RuntimeError(f"the server refused a request: {answer.status}")
+        answer = await self._client.perform_request("POST", self._path, headers=_NDJSON, body=body)
+        if answer["errors"]:
+            raise RuntimeError("Elasticsearch refused some of a request")
         self._stopwatch.passed(rows)
 
 
-async def from_kafka(settings: Settings, *, service: str, topic: str, events: int) -> Reading:
-    """The whole road: fetched, decoded, claimed, projected, in the index, settled."""
-    stopwatch, stop = Stopwatch(events), asyncio.Event()
-    index = TimedIndex(stopwatch)
-    async with index.made(settings):
-        configure_logs(style="json", level="info")
-        worker = asyncio.create_task(
-            run_worker(application(service, topic, index), settings, [JOB], stop=stop), name="worker"
-        )
-        waiter = asyncio.create_task(stopwatch.done.wait(), name="stopwatch")
-        await asyncio.wait({worker, waiter}, return_when=asyncio.FIRST_COMPLETED)
-        stop.set()
-        await worker
-    return _read(stopwatch)
-
-
-async def bare_requests(settings: Settings, *, events: int, lanes: int) -> Reading:
-    """As many requests of as many documents at once, their bodies made before: what the server itself can do.
-
-    Its index is refreshed once a second, by the server, as ours is by Tidegate: readers see the same.
-    """
-    bodies = list(_bodies(events))
-    stopwatch = Stopwatch(events)
-    async with TimedIndex(stopwatch, refresh_interval="1s").made(settings) as sink:
-        calm_collector()
-        waiting = iter(bodies)
-
-        async def lane() -> None:
-            for rows, body in waiting:
-                await sink.post(body, rows)
-
-        await asyncio.gather(*(lane() for _ in range(lanes)))
-    return _read(stopwatch)
-
-
-def _bodies(events: int) -> Iterator[tuple[int, bytes]]:
-    orders = new_orders(events)
-    while batch := list(islice(orders, BATCH_SIZE)):
-        yield len(batch), b"".join(map(_lines, batch))
-
-
-def _lines(written: Written) -> bytes:
-    order = msgspec.json.decode(written.value, type=OrderPlaced)
-    return bulk_lines(document(order, _TENANT), MAX_DOCUMENT_BYTES)
-
-
-def _read(stopwatch: Stopwatch) -> Reading:
-    if stopwatch.reading is None:
-        raise RuntimeError("the run ended before its events were in the index")
-    return stopwatch.reading
+# Tidegate refreshes its index once a second; the others' does it by itself.
+CONTESTANTS = contestants("elasticsearch", ours=Index, theirs=partial(Index, refresh_interval="1s"))

@@ -1,8 +1,9 @@
 """The loops that Tidegate is measured against, each as short as somebody after speed would write it by hand.
 
 They read the same records with the same client options, decode with the same msgspec model, build the same bulk body
-and hand it to the same stub. What they leave out and Tidegate does: checks of the envelope (specversion, source, time,
-schema version, trace, lengths), typed failures, metrics, logs, takeover by epoch, retries, dead letters, lanes.
+and hand it to the same stub, or write to a real store as one would by hand. What they leave out and Tidegate does:
+checks of the envelope (specversion, source, time, schema version, trace, lengths), typed failures, metrics, logs,
+takeover by epoch, retries, dead letters, lanes.
 """
 
 from __future__ import annotations
@@ -11,17 +12,16 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import date, timedelta
-from typing import Any
+from typing import Any, Protocol
 
 import asyncpg
 import msgspec
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from asyncpg.pgproto import pgproto
 
-from bench.stub import MAX_DOCUMENT_BYTES, StubSink
 from bench.workload import EVENT_TYPE, OrderPlaced, document
 from inbox.identity import CONSTANT_BUCKET
-from projections.elasticsearch_lines import bulk_lines
+from projections.writes import Upsert
 from tidegate_kernel.kafka import consumer_options
 from tidegate_kernel.queries import load_queries
 from tidegate_kernel.settings import Settings
@@ -37,6 +37,16 @@ _JOB = "INSERT INTO tidegate.job (service, code, claim_rule) VALUES ('bench', 'p
 _MS_PER_DAY = 86_400_000
 
 
+class Target(Protocol):
+    """Where a loop's writes go."""
+
+    def form(self, write: Upsert) -> Any:
+        """A write as `send` takes it."""
+
+    async def send(self, formed: Sequence[Any]) -> None:
+        """They are in, by one request, and the stopwatch knows."""
+
+
 @dataclass(frozen=True, slots=True)
 class Setting:
     """What a loop is given. `group` is new for each run."""
@@ -45,7 +55,7 @@ class Setting:
     topic: str
     group: str
     batch_size: int
-    sink: StubSink
+    target: Target
 
 
 Loop = Callable[[Setting], Awaitable[None]]
@@ -57,8 +67,8 @@ async def raw(given: Setting) -> None:
     async with _consumer(given, enable_auto_commit=True) as consumer:
         while True:
             for records in (await consumer.getmany(timeout_ms=200, max_records=given.batch_size)).values():
-                lines, _ = decode(records)
-                await _send(given.sink, lines)
+                formed, _ = decode(records, given.target.form)
+                await given.target.send(formed)
 
 
 async def hand_written(given: Setting) -> None:
@@ -67,8 +77,8 @@ async def hand_written(given: Setting) -> None:
         next_offsets: dict[int, int] = {}
         while True:
             for partition, records in (await consumer.getmany(timeout_ms=200, max_records=given.batch_size)).items():
-                lines, ids = decode(records)
-                await _send(given.sink, lines)
+                formed, ids = decode(records, given.target.form)
+                await given.target.send(formed)
                 position, after = next_offsets.get(partition.partition, 0), records[-1].offset + 1
                 fence = (1, 0, given.topic, partition.partition, 1, position)
                 row = await connection.fetchrow(_CLAIM_AND_SETTLE, *fence, *claims(ids), after)
@@ -82,8 +92,8 @@ async def row_at_a_time(given: Setting) -> None:
     async with _consumer(given, enable_auto_commit=True) as consumer, _database(given, consumer) as connection:
         while True:
             for partition, records in (await consumer.getmany(timeout_ms=200, max_records=given.batch_size)).items():
-                lines, ids = decode(records)
-                await _send(given.sink, lines)
+                formed, ids = decode(records, given.target.form)
+                await given.target.send(formed)
                 async with connection.transaction():
                     for bucket, key in zip(*claims(ids), strict=True):
                         await connection.fetchval(_ONE_ROW, bucket, key)
@@ -95,11 +105,11 @@ async def naive(given: Setting) -> None:
     async with _consumer(given, enable_auto_commit=False) as consumer, _database(given, consumer) as connection:
         while True:
             record = await consumer.getone()
-            lines, ids = decode([record])
+            formed, ids = decode([record], given.target.form)
             async with connection.transaction():
                 buckets, keys = claims(ids)
                 if await connection.fetchval(_ONE_ROW, buckets[0], keys[0]) is not None:
-                    await _send(given.sink, lines)
+                    await given.target.send(formed)
                 await connection.execute(_ADVANCE, given.topic, record.partition, record.offset + 1)
             await consumer.commit({TopicPartition(record.topic, record.partition): record.offset + 1})
 
@@ -108,21 +118,15 @@ _decode_order = msgspec.json.Decoder(OrderPlaced).decode
 _TYPE = EVENT_TYPE.encode()
 
 
-def decode(records: Sequence[Any]) -> tuple[list[bytes], list[bytes]]:
-    """Bulk lines and event ids."""
-    lines, ids = [], []
+def decode(records: Sequence[Any], form: Callable[[Upsert], Any]) -> tuple[list[Any], list[bytes]]:
+    """What their events write, formed, and the ids of the events."""
+    formed, ids = [], []
     for record in records:
         headers = dict(record.headers)
         if headers["ce_type"] == _TYPE:
-            write = document(_decode_order(record.value), headers["ce_tenantid"].decode())
-            lines.append(bulk_lines(write, MAX_DOCUMENT_BYTES))
+            formed.append(form(document(_decode_order(record.value), headers["ce_tenantid"].decode())))
             ids.append(headers["ce_id"])
-    return lines, ids
-
-
-async def _send(sink: StubSink, lines: list[bytes]) -> None:
-    await sink.post(b"".join(lines))
-    sink.passed(len(lines))
+    return formed, ids
 
 
 _days: dict[int, date] = {}

@@ -39,9 +39,15 @@ def new_orders(count: int) -> Iterator[Written]:
     """`count` orders, each with an id of its own, in the order of their times."""
     encode = msgspec.json.Encoder().encode
     start = int(time.time() * 1000) - count // _IDS_PER_MS
-    for number in range(count):
+    for number, order in enumerate(orders(count)):
         millisecond = start + number // _IDS_PER_MS
-        order = OrderPlaced(
+        yield Written(millisecond, order.order_id.encode(), encode(order), _headers(millisecond))
+
+
+def orders(count: int) -> Iterator[OrderPlaced]:
+    """The same `count` orders each time."""
+    for number in range(count):
+        yield OrderPlaced(
             f"order-{number:010d}",
             f"customer-{number % 50_000:08d}",
             1000 + number % 90_000,
@@ -50,12 +56,11 @@ def new_orders(count: int) -> Iterator[Written]:
             _CHANNELS[number % 4],
             1 + number % 5,
         )
-        yield Written(millisecond, order.order_id.encode(), encode(order), _headers(millisecond))
 
 
-def half_repeated(orders: Iterable[Written]) -> Iterator[Written]:
+def half_repeated(written: Iterable[Written]) -> Iterator[Written]:
     """Every order twice, the second time `_REPEAT_DISTANCE` orders later: the producer that retries too much."""
-    source = iter(orders)
+    source = iter(written)
     while block := list(islice(source, _REPEAT_DISTANCE)):
         yield from block
         yield from block

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from bench.contestant import Plan, Result
+from bench.plan import Plan, Result
 from bench.records import Written, fill_topic, half_repeated, held, new_orders
 from bench.servers import Databases, delete_topics
 from bench.workload import JOB

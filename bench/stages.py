@@ -60,7 +60,9 @@ class Stages:
         self._time("tidegate: metrics, log line", lambda: self._meter.settled(batch, outcome, seconds=0.01))
 
     def hand_written(self, batch: Batch) -> None:
-        lines, ids = self._time("hand-written: decode, project, encode", lambda: peers.decode(batch.records))
+        lines, ids = self._time(
+            "hand-written: decode, project, encode", lambda: peers.decode(batch.records, self._sink.form)
+        )
         self._time("hand-written: claims", lambda: peers.claims(ids))
         self._time("hand-written: bulk body", lambda: b"".join(lines))
 

@@ -10,12 +10,12 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from projections.elasticsearch_bulk import Answer, BulkWriter
 from projections.elasticsearch_lines import bulk_lines
 from projections.sink import Applied
-from projections.writes import Write
+from projections.writes import Upsert, Write
 from tidegate_kernel.clock import SystemClock
 from tidegate_kernel.settings import Settings
 
@@ -55,6 +55,21 @@ class Stopwatch:
             self.reading = Reading(self._seen - self._first, seconds, cpu)
             self.done.set()
 
+    async def read_while(self, running: asyncio.Future[None]) -> Reading:
+        """What it read when all had passed. Raises what ended `running` before, or RuntimeError."""
+        waiter: asyncio.Future[Any] = asyncio.ensure_future(self.done.wait())
+        await asyncio.wait({running, waiter}, return_when=asyncio.FIRST_COMPLETED)
+        waiter.cancel()
+        if running.done():
+            running.result()
+        return self.read()
+
+    def read(self) -> Reading:
+        """What it read. Raises RuntimeError if it never came to its end."""
+        if self.reading is None:
+            raise RuntimeError("the run ended before its events were through")
+        return self.reading
+
 
 class StubSink:
     """Declaration and open sink in one. `delay` seconds pass in each request, as in a store."""
@@ -89,6 +104,15 @@ class StubSink:
     def passed(self, rows: int) -> None:
         """A request of that many rows was answered."""
         self._stopwatch.passed(rows)
+
+    def form(self, write: Upsert) -> bytes:
+        """For the loops: the same lines as ours."""
+        return bulk_lines(write, MAX_DOCUMENT_BYTES)
+
+    async def send(self, formed: Sequence[bytes]) -> None:
+        """For the loops: the same body, in one request."""
+        await self.post(b"".join(formed))
+        self.passed(len(formed))
 
     async def purge(self, before: datetime, most: int) -> int:  # noqa: ARG002  # part of the interface
         return 0
