@@ -1,0 +1,36 @@
+{{/* The settings that are no secrets, as YAML: those of the values, and those that are the chart's own. */}}
+{{- define "tidegate.settings" -}}
+{{- $own := dict
+  "TIDEGATE_HTTP_HOST" "0.0.0.0"
+  "TIDEGATE_HTTP_PORT" (toString .Values.http.port)
+  "TIDEGATE_DRAIN_TIMEOUT" (toString .Values.drainTimeoutSeconds) -}}
+{{- if .Values.app -}}{{- $_ := set $own "TIDEGATE_APP" .Values.app -}}{{- end -}}
+{{- range $name, $value := .Values.settings -}}
+{{- $_ := set $own $name (kindIs "float64" $value | ternary (printf "%v" ($value | int64)) (toString $value)) -}}
+{{- end -}}
+{{- toYaml $own -}}
+{{- end -}}
+
+{{/* Refuses what would contradict the chart: (dict "root" $ "env" LIST "where" "extraEnv"). */}}
+{{- define "tidegate.refuseOwnNames" -}}
+{{- $where := .where -}}
+{{- range .env -}}
+{{- if hasPrefix "TIDEGATE_" (default "" .name) -}}
+{{- fail (printf "%s: %s is a setting of Tidegate; it belongs in settings or secrets.env" $where .name) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Settings out of Secrets, as a list of variables: (dict "env" MAP). */}}
+{{- define "tidegate.secretEnv" -}}
+{{- range $name, $from := .env }}
+- name: {{ $name }}
+  valueFrom:
+    secretKeyRef:
+      name: {{ $from.name }}
+      key: {{ $from.key }}
+      {{- if $from.optional }}
+      optional: true
+      {{- end }}
+{{- end -}}
+{{- end -}}

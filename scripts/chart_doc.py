@@ -1,0 +1,131 @@
+"""Writes what the chart repeats: the names of settings and reasons in its schema, its version, and its table of values.
+
+`python -m scripts.chart_doc` after a change of helm/values.yaml, of a setting, or of the version; a test compares.
+"""
+
+import json
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pydantic import SecretStr
+from pydantic_settings import BaseSettings
+
+from tidegate.version import __version__
+from tidegate_kernel.errors import Reason
+from tidegate_kernel.settings import KafkaSettings, Settings
+
+ROOT = Path(__file__).resolve().parents[1]
+HELM = ROOT / "helm"
+SCHEMA, VALUES, README, CHART = (
+    HELM / name for name in ("values.schema.json", "values.yaml", "README.md", "Chart.yaml")
+)
+
+OF_THE_CHART = frozenset(
+    {"TIDEGATE_HTTP_HOST", "TIDEGATE_HTTP_PORT", "TIDEGATE_DRAIN_TIMEOUT", "TIDEGATE_KAFKA_INSTANCE_ID"}
+)
+"""Settings that follow from other values: probes, grace period and pods' names have to agree with them."""
+
+_BEGIN, _END = "<!-- values: written by scripts/chart_doc.py -->", "<!-- end of values -->"
+_KEY = re.compile(r"(?P<indent> *)(?P<key>[A-Za-z]\w*):(?: (?P<value>.*))?$")
+_WIDTH = 118
+
+
+class Value(NamedTuple):
+    """One line of the table: a value's path, its default as it is written, and what it is for."""
+
+    path: str
+    default: str
+    told: str
+
+
+def values(text: str) -> Iterator[Value]:
+    """Every key of values.yaml that has a comment of its own, `# -- …`, in the order of the file."""
+    place: list[tuple[int, str]] = []
+    told: list[str] = []
+    for line in text.splitlines():
+        said = line.strip()
+        if said.startswith("# -- "):
+            told = [said.removeprefix("# -- ")]
+        elif said.startswith("# ") and told:
+            told.append(said.removeprefix("# "))
+        elif found := _KEY.match(line):
+            place = [each for each in place if each[0] < len(found["indent"])]
+            place.append((len(found["indent"]), found["key"]))
+            if told:
+                yield Value(".".join(key for _, key in place), (found["value"] or "").strip(), " ".join(told))
+            told = []
+
+
+def readme(former: str, text: str) -> str:
+    """`former` with the table of the values in `text`."""
+    lines = ["| value | default | meaning |", "|---|---|---|"]
+    lines += [
+        f"| `{each.path}` | {_cell(each.default)} | {each.told.replace('|', '&#124;')} |" for each in values(text)
+    ]
+    head, _, rest = former.partition(_BEGIN)
+    return "\n".join([f"{head}{_BEGIN}", "", *lines, "", f"{_END}{rest.partition(_END)[2]}"])
+
+
+def _cell(default: str) -> str:
+    return f"`{default}`" if default else "see the file"
+
+
+def settings() -> Mapping[str, bool]:
+    """Every setting that values may say, by its variable, and whether it is a secret."""
+    found: Mapping[str, type[BaseSettings]] = {"TIDEGATE_": Settings, "TIDEGATE_KAFKA_": KafkaSettings}
+    named = {
+        f"{prefix}{name}".upper(): field.annotation is SecretStr
+        for prefix, declared in found.items()
+        for name, field in declared.model_fields.items()
+        if field.annotation is not KafkaSettings
+    }
+    return {name: is_secret for name, is_secret in named.items() if name not in OF_THE_CHART}
+
+
+def schema(former: str) -> str:
+    """`former` with the names that the code knows."""
+    found: dict[str, Any] = json.loads(former)
+    definitions, free = found["definitions"], settings()
+    definitions["settings"]["properties"] = {
+        name: {"$ref": "#/definitions/setting"} for name, is_secret in free.items() if not is_secret
+    }
+    definitions["secretEnv"]["properties"] = {name: {"$ref": "#/definitions/secretKey"} for name in free}
+    definitions["replay"]["properties"]["failedFor"]["enum"] = [str(reason) for reason in Reason]
+    return f"{_spelled(found, 0)}\n"
+
+
+def _spelled(value: Any, indent: int) -> str:
+    """JSON with one line for whatever fits into one."""
+    flat = json.dumps(value, ensure_ascii=False)
+    if len(flat) + indent < _WIDTH or not isinstance(value, Mapping):
+        return flat
+    inner = " " * (indent + 2)
+    items = ",\n".join(f"{inner}{json.dumps(key)}: {_spelled(each, indent + 2)}" for key, each in value.items())
+    return f"{{\n{items}\n{' ' * indent}}}"
+
+
+def chart(former: str) -> str:
+    """`former` with this package's version."""
+    text = re.sub(r"^version: .*$", f"version: {__version__}", former, flags=re.MULTILINE)
+    return re.sub(r"^appVersion: .*$", f'appVersion: "{__version__}"', text, flags=re.MULTILINE)
+
+
+def written() -> Mapping[Path, str]:
+    """What should stand in each file."""
+    said = VALUES.read_text(encoding="utf-8")
+    return {
+        README: readme(README.read_text(encoding="utf-8"), said),
+        SCHEMA: schema(SCHEMA.read_text(encoding="utf-8")),
+        CHART: chart(CHART.read_text(encoding="utf-8")),
+    }
+
+
+if __name__ == "__main__":
+    stale = {file: text for file, text in written().items() if file.read_text(encoding="utf-8") != text}
+    if "--check" in sys.argv:
+        sys.exit(f"not current: {', '.join(file.name for file in stale)}" if stale else 0)
+    for changed, content in stale.items():
+        changed.write_text(content, encoding="utf-8")
