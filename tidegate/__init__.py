@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from projections.elasticsearch import Elasticsearch
     from projections.writes import Delete, Upsert, Write
     from tidegate.app import App
-    from tidegate.jobs.clockwork.declaration import Occasion, Page, ScheduledJob
+    from tidegate.jobs.clockwork.declaration import ByRule, MaintenanceJob, Occasion, Page, ScheduledJob
     from tidegate.jobs.clockwork.schedule import Cron, Every
     from tidegate.jobs.clockwork.scopes import AcrossScopes
     from tidegate.jobs.context import Context
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AcrossScopes",
     "App",
+    "ByRule",
     "ClickHouse",
     "CloudEvents",
     "ConsumerJob",
@@ -48,6 +49,7 @@ __all__ = [
     "FoldJob",
     "Handler",
     "Json",
+    "MaintenanceJob",
     "Occasion",
     "Page",
     "ParkingLimit",
@@ -90,7 +92,7 @@ _HOMES = {
     "projections.elasticsearch": "Elasticsearch",
     "projections.writes": "Delete Upsert Write",
     "tidegate.app": "App",
-    "tidegate.jobs.clockwork.declaration": "Occasion Page ScheduledJob",
+    "tidegate.jobs.clockwork.declaration": "ByRule MaintenanceJob Occasion Page ScheduledJob",
     "tidegate.jobs.clockwork.schedule": "Cron Every",
     "tidegate.jobs.clockwork.scopes": "AcrossScopes",
     "tidegate.jobs.context": "Context",

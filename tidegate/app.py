@@ -15,7 +15,7 @@ from consumers.topics import RecordTime, Topic
 from projections.folds.codec import StateCodec
 from projections.sink import NO_SINK
 from tidegate.jobs.clockwork.checking import check_clock_job
-from tidegate.jobs.clockwork.declaration import ClockJob, ScheduledJob
+from tidegate.jobs.clockwork.declaration import ClockJob
 from tidegate.jobs.commands import commands_of
 from tidegate.jobs.declaration import ConsumerJob, Dependency, FoldJob, Job, OnceJob, ProjectionJob, SinkJob
 from tidegate.jobs.handlers import Handler
@@ -45,7 +45,7 @@ class App:
     dependencies: Sequence[Dependency] = ()
     migrations: Path | None = None
     version: str = ""
-    clock_jobs: Sequence[ScheduledJob] = ()
+    clock_jobs: Sequence[ClockJob] = ()
 
     def __post_init__(self) -> None:
         for job in self.jobs:

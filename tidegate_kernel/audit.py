@@ -7,8 +7,10 @@ a script of one's own then go through the same check. The audit's own rules stan
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import sha256
 from types import TracebackType
@@ -35,6 +37,32 @@ class Outcome(StrEnum):
     DONE = "done"
     DENIED = "denied"
     FAILED = "failed"
+
+
+class UnattendedAction(StrEnum):
+    """What nobody asks for when it is done, and the audit keeps all the same."""
+
+    REMOVE = "maintenance:remove"
+
+
+@dataclass(frozen=True, slots=True)
+class UnattendedDeed:
+    """What a job did by itself: what, on what, with which parameters (never payload or secrets), in which scope."""
+
+    action: UnattendedAction
+    target: str
+    parameters: Mapping[str, Any]
+    tenant: str | None = None
+    brand: str | None = None
+
+
+async def note_unattended(connection: Connection, deed: UnattendedDeed) -> Receipt:
+    """In the transaction of the work, and as its last statement: the audit has a row of it if that commits.
+
+    Raises Misconfigured for a database role that may not write the audit.
+    """
+    actor = Actor(f"job {deed.target}", origin=socket.gethostname())
+    return await _write(connection, actor, _Entry(deed, "", Outcome.DONE))
 
 
 @asynccontextmanager
@@ -154,19 +182,33 @@ async def _require(connection: Connection, actor: Actor, deed: Deed) -> None:
 async def _append(
     connection: Connection, actor: Actor, deed: Deed, outcome: Outcome, error_class: str | None = None
 ) -> Receipt:
-    texts = [actor.origin, str(deed.action), deed.target]
+    return await _write(connection, actor, _Entry(deed, deed.reason, outcome, error_class))
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """What a row of the audit tells beside who it was."""
+
+    deed: Deed | UnattendedDeed
+    reason: str
+    outcome: Outcome
+    error_class: str | None = None
+
+
+async def _write(connection: Connection, actor: Actor, entry: _Entry) -> Receipt:
+    deed = entry.deed
     try:
         row = await connection.fetchrow(
             _QUERIES["append_audit"],
             _storable(actor.name),
             actor.role,
             actor.token,
-            *(_storable(text) for text in texts),
-            _storable(deed.reason, MOST_REASON_CHARACTERS),
+            *(_storable(text) for text in (actor.origin, str(deed.action), deed.target)),
+            _storable(entry.reason, MOST_REASON_CHARACTERS),
             _parameters(deed.parameters),
             *(None if part is None else _storable(part) for part in (deed.tenant, deed.brand)),
-            outcome,
-            error_class,
+            entry.outcome,
+            entry.error_class,
         )
     except asyncpg.InsufficientPrivilegeError as error:
         raise Misconfigured(

@@ -85,7 +85,7 @@ class Schedulers:
     clock: StandingClock = field(default_factory=StandingClock)
 
     async def start(
-        self, *jobs: ScheduledJob, holder: str = "one", pool: Pool | None = None, ttl: timedelta = LEASE_TTL
+        self, *jobs: ClockJob, holder: str = "one", pool: Pool | None = None, ttl: timedelta = LEASE_TTL
     ) -> Scheduler:
         scheduler = Scheduler(pool or self.pool, self.clock, service="tests", holder=holder, ttl=ttl)
         await scheduler.begin(jobs)
@@ -171,7 +171,7 @@ class Workshop:
         found: str | None = await self.pool.fetchval("SELECT cursor FROM tidegate.job_checkpoint")
         return found
 
-    async def host(self, *jobs: ScheduledJob, holder: str = "one", pool: Pool | None = None, pace: Pace) -> ClockHost:
+    async def host(self, *jobs: ClockJob, holder: str = "one", pool: Pool | None = None, pace: Pace) -> ClockHost:
         """A process's part that runs these jobs."""
         scheduler = Scheduler(pool or self.pool, self.clock, service="tests", holder=holder, ttl=pace.lease_ttl)
         await scheduler.begin(jobs)

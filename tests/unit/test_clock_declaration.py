@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tidegate.jobs.clockwork.declaration import (
+    ByRule,
     Circuit,
     MaintenanceJob,
     Occasion,
@@ -124,6 +125,25 @@ def test_nonsense_is_refused_by_job_and_field(field: str, value: object) -> None
     """At the start, and not at two in the morning."""
     with pytest.raises(Misconfigured, match=f"job 'reconcile': {field}"):
         ScheduledJob(**NEEDED | {field: value})
+
+
+@pytest.mark.parametrize("field, value", [("retention", timedelta(0)), ("checkpoint", "job")])
+def test_maintenance_that_would_remove_too_much_or_forget_something_is_refused(field: str, value: object) -> None:
+    """No retention at all empties the table; a checkpoint over all runs passes for ever by what failed once."""
+    given = NEEDED | {"retention": timedelta(days=30), "is_sensitive": True}
+
+    with pytest.raises(Misconfigured, match=f"job 'reconcile': {field} must be"):
+        MaintenanceJob(**given | {field: value})
+    with pytest.raises(Misconfigured, match="ByRule needs words"):
+        ByRule(" ")
+
+
+def test_retention_is_reckoned_from_a_moment_or_left_to_the_data() -> None:
+    """Two retries of one night must agree on what is old."""
+    given = NEEDED | {"is_sensitive": True}
+
+    assert MaintenanceJob(**given, retention=timedelta(days=1)).expired_before(NIGHT) == NIGHT - timedelta(days=1)
+    assert MaintenanceJob(**given, retention=ByRule("its own end")).expired_before(NIGHT) is None
 
 
 def test_catching_up_on_each_needs_runs_that_wait() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tidegate import App, Context, Cron, Handler, Page, ScheduledJob, Scope, answer, handle, handle_batch
-from tidegate.jobs.clockwork.declaration import MaintenanceJob
+from tidegate.jobs.clockwork.declaration import ClockJob, ProviderSyncJob, RateLimit
 from tidegate.jobs.registry import registry
 from tidegate_kernel.errors import Misconfigured
 
@@ -49,7 +49,7 @@ NIGHTLY = ScheduledJob(
 HANDLERS = [answer(Orders, orders), handle(Check, check)]
 
 
-def app(*jobs: ScheduledJob, handlers: list[Handler] | None = None) -> App:
+def app(*jobs: ClockJob, handlers: list[Handler] | None = None) -> App:
     return App(service="shop", owner="orders-team", jobs=[], clock_jobs=jobs, handlers=handlers or HANDLERS)
 
 
@@ -80,10 +80,10 @@ def test_app_checks_codes_and_needs() -> None:
 def test_kind_that_nothing_runs_yet_is_refused() -> None:
     """A declaration that looks alive and never runs would be worse than an error."""
     given = {name: getattr(NIGHTLY, name) for name in ("trigger", "query", "command", "key", "scopes", "runbook")}
-    cleaning: Any = MaintenanceJob(code="clean", retention=timedelta(days=30), is_sensitive=False, **given)
+    provider: Any = {"provider": "p", "access": given["scopes"], "rate_limit": RateLimit(1), "reach_back": timedelta(0)}
 
-    with pytest.raises(Misconfigured, match="job 'clean': kind MaintenanceJob is declared, and nothing runs such jobs"):
-        app(cleaning)
+    with pytest.raises(Misconfigured, match="job 'sync': kind ProviderSyncJob is declared, and nothing runs such jobs"):
+        app(ProviderSyncJob(code="sync", **given, **provider))
 
 
 def test_registry_tells_every_field_of_a_job_by_the_clock() -> None:

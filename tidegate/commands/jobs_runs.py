@@ -19,6 +19,7 @@ from tidegate.commands.jobs_asking import (
     connected,
     scope_text,
 )
+from tidegate.commands.jobs_dry_run import tell_dry_run
 from tidegate.commands.loading import load_app
 from tidegate.commands.moments import instant
 from tidegate.commands.options import (
@@ -43,6 +44,7 @@ RUN_EXAMPLES = examples(
     "tidegate jobs run reconcile --tenant acme --reason 'a complaint'",
     "tidegate jobs run reconcile --tenant acme --param limit=5 --key ticket-7",
     "tidegate jobs run reconcile --tenant acme --at 2026-05-02T02:00Z",
+    "tidegate jobs run expired-exports --dry-run      [dim]# what it would remove; removes nothing[/dim]",
 )
 CANCEL_EXAMPLES = examples("tidegate jobs cancel 1041 --reason 'the wrong tenant'")
 RUNS_EXAMPLES = examples("tidegate jobs runs", "tidegate jobs runs reconcile --limit 5")
@@ -60,6 +62,12 @@ def run_command(
         str | None, typer.Option(metavar="ISO", help="When it is due; of one that has passed what it left undone.")
     ] = None,
     key: Annotated[str | None, typer.Option(help="Asking again under the same key makes no second run.")] = None,
+    is_dry: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run", help="Only tell what a MaintenanceJob would remove, of all tenants if none is named."
+        ),
+    ] = False,
     reason: ReasonOption = "",
     app: AppOption = None,
     as_json: JsonOption = False,
@@ -74,6 +82,9 @@ def run_command(
         key=key,
         reason=reason,
     )
+    if is_dry:
+        tell_dry_run(loaded, settings_of(), request, as_json=as_json)
+        return
     asked = wait_for(_ask(settings_of(), loaded, request))
     if as_json:
         print_json(asked._asdict())

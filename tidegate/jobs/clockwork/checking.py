@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from tidegate.jobs.clockwork.declaration import ClockJob, ScheduledJob
+from tidegate.jobs.clockwork.declaration import ClockJob, MaintenanceJob, ScheduledJob
 from tidegate.jobs.commands import commands_of
 from tidegate.jobs.handlers import Handler
 
 
 def check_clock_job(job: ClockJob, handlers: Mapping[type[Any], Handler], dependencies: Collection[str]) -> None:
     """Raises Misconfigured, naming job and field, for a request without a handler, or a need that nothing names."""
-    if type(job) is not ScheduledJob:
+    if type(job) not in (ScheduledJob, MaintenanceJob):
         raise job.wrong("kind", f"{type(job).__name__} is declared, and nothing runs such jobs yet; use a ScheduledJob")
     unknown = sorted(set(job.needs) - set(dependencies))
     if unknown:

@@ -38,12 +38,14 @@ class Occasion:
     """What a run was made for. `scheduled_at`: when it was due, the same for its retries.
 
     `input`: an instance of the job's `input` model; a run by the clock has its defaults. None without one.
+    `expired_before`: of a MaintenanceJob with a period, what is older than this has been kept for long enough.
     """
 
     job: JobCode
     scope: Scope
     scheduled_at: datetime
     input: Any = None
+    expired_before: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +203,11 @@ class ClockJob(_Declared):
         """Whether what was done may be forgotten with its occasion, which nothing asks for any more."""
         return self.idempotency_key is None
 
+    @property
+    def results_kept(self) -> timedelta:
+        """How long it is remembered that an item was done."""
+        return self.history
+
     def item_identity(self, item: Any, occasion: Occasion) -> str:
         """By what `item` is done once."""
         if self.idempotency_key is not None:
@@ -213,22 +220,57 @@ class ScheduledJob(ClockJob):
     """Does something to each of many items, by the clock: a nightly reconciliation. `ClockJob` explains the fields."""
 
 
+# Longer than the retries of a run go on. After that nobody asks: what was removed is gone.
+_REMOVALS_KEPT = timedelta(days=1)
+
+
+@dataclass(frozen=True, slots=True)
+class ByRule:
+    """How long something is kept stands in the data, as an export's own end does; `words` tell people the rule."""
+
+    words: str
+
+    def __post_init__(self) -> None:
+        if not self.words.strip():
+            raise Misconfigured("ByRule needs words: what says how long each item is kept?")
+
+    def __str__(self) -> str:
+        return self.words
+
+
 @dataclass(frozen=True, kw_only=True)
 class MaintenanceJob(ClockJob):
-    """Removes what has been kept for longer than `retention`. `ClockJob` explains the other fields.
+    """Removes what has been kept for long enough, in chunks of `batch_size`. `ClockJob` explains the other fields.
 
-    `is_sensitive`: whether what it removes is somebody's data, so that each removal has to be audited. What cannot be
-    removed now is tried again by the next run, unless `partial_failure` says otherwise.
+    `retention`: for how long, or `ByRule(words)`. With a period its query takes what is older than
+    `page.occasion.expired_before`: reckoned from the occasion, and never from a time that the database has not reached.
+    Handlers of its commands remove; `handle_batch` gets a whole chunk. A chunk is one transaction, with its checkpoint.
+    What cannot be removed is tried again by the next run, unless `partial_failure` says otherwise.
+
+    `is_sensitive`: whether what it removes is somebody's data. Then each chunk that removed something has a row in the
+    audit, in its transaction: job, run, tenant and how many, and nothing of what it was. An item's `key` stands in
+    Tidegate's own tables for a day, or while it cannot be removed: let it be an id, not a name.
     """
 
-    retention: timedelta
+    retention: timedelta | ByRule
     is_sensitive: bool
     partial_failure: PartialFailure = "continue"
+    unit: Unit = "batch"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.retention <= timedelta(0):
+        if isinstance(self.retention, timedelta) and self.retention <= timedelta(0):
             raise self.wrong("retention", f"must be positive, not {self.retention}")
+        if self.checkpoint == "job":
+            raise self.wrong("checkpoint", "must be 'run': what could not be removed is behind the last run's end")
+
+    @property
+    def results_kept(self) -> timedelta:
+        return min(_REMOVALS_KEPT, self.history)
+
+    def expired_before(self, moment: datetime) -> datetime | None:
+        """What is older than this has been kept for long enough at `moment`; None where a rule decides."""
+        return moment - self.retention if isinstance(self.retention, timedelta) else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,7 +72,7 @@ class History:
             before = self._clock.now() - job.history
             removed += await self._drop(_QUERIES["drop_ended_runs"], number, before)
             if job.forgets_items:
-                await self._drop(_QUERIES["drop_done_items"], number, before)
+                await self._drop(_QUERIES["drop_done_items"], number, self._clock.now() - job.results_kept)
         return removed
 
     async def _drop(self, query: str, number: JobId, before: datetime) -> int:

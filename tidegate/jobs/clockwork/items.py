@@ -10,6 +10,7 @@ from consumers.decoding import Arrival
 from consumers.routes import Route
 from tidegate.jobs.clockwork.declaration import ClockJob, Occasion, Page
 from tidegate.jobs.clockwork.inputs import read_input
+from tidegate.jobs.clockwork.maintenance import expired_before
 from tidegate.jobs.clockwork.runs import ClaimedRun
 from tidegate_kernel.errors import InvalidEvent, Misconfigured
 from tidegate_kernel.event import Event, Headers, JobCode
@@ -44,7 +45,7 @@ class Items:
     def __init__(self, job: ClockJob, run: ClaimedRun) -> None:
         self._job, self._run = job, run
         told = read_input(job.code, job.input, run.parameters)
-        self.occasion = Occasion(JobCode(job.code), run.scope, run.scheduled_at, told)
+        self.occasion = Occasion(JobCode(job.code), run.scope, run.scheduled_at, told, expired_before(job, run))
         self._query: Route[Any] = Route("page", Page, lambda event: job.query(event.data))
         self._command: Route[Any] = Route("item", object, lambda event: job.command(event.data))
         self._count = 0

@@ -112,7 +112,7 @@ FROM chosen AS f
 JOIN leased AS l ON l.name = f.lock_name
 WHERE r.id = f.id
 RETURNING
-    r.id, r.job, r.tenant, r.brand, r.scheduled_at, r.trigger, r.lock_name, r.missed, r.attempt,
+    r.id, r.job, r.tenant, r.brand, r.scheduled_at, r.started_at, r.trigger, r.lock_name, r.missed, r.attempt,
     coalesce(r.first_run, r.id) AS first_run, r.parameters, r.correlation_id, r.token, r.processed, r.skipped, r.failed
 
 -- name: read_checkpoint

@@ -58,7 +58,7 @@ async def ask_for_run(
     database: Connection | Pool, actor: Actor, service: str, request: RunRequest, *, now: datetime
 ) -> Requested:
     """The run is due at the time asked for, or at once. Raises Denied, Misconfigured, Transient."""
-    _check(request)
+    check_request(request)
     async with permitted(database, actor, _deed(service, request)) as connection:
         number = await register_clock_job(connection, service, request.job)
         made = await connection.fetchval(_QUERIES["ask_for_run"], *_arguments(service, number, request, actor, now))
@@ -84,7 +84,8 @@ async def cancel_run(
         return Cancelled(ClockRunId(run), is_over)
 
 
-def _check(request: RunRequest) -> None:
+def check_request(request: RunRequest) -> None:
+    """Raises Misconfigured, or Denied, for a run that the job is not declared for."""
     job, scope = request.job, request.scope
     if isinstance(job.scopes, AcrossScopes):
         if scope != NO_SCOPE:

@@ -73,13 +73,14 @@ NOTHING_DONE = Tally()
 class ClaimedRun:
     """A run in the hands of a holder. `first_run`: the run that it goes on with; its own number if it is no retry.
 
-    `tally`: what was done of it before, if it was put back.
+    `tally`: what was done of it before, if it was put back. `started_at`: when it was first claimed, by the database.
     """
 
     id: ClockRunId
     job: JobId
     scope: Scope
     scheduled_at: datetime
+    started_at: datetime
     trigger: Trigger
     lock_name: str
     missed: int
@@ -216,6 +217,7 @@ def _claimed(row: asyncpg.Record) -> ClaimedRun:
         job=JobId(row["job"]),
         scope=Scope(row["tenant"], row["brand"]),
         scheduled_at=row["scheduled_at"],
+        started_at=row["started_at"],
         trigger=Trigger(row["trigger"]),
         lock_name=row["lock_name"],
         missed=row["missed"],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from tidegate_kernel.errors import Misconfigured
 from tidegate_kernel.event import NO_SCOPE, Scope
@@ -44,3 +44,8 @@ async def scopes_of(job: str, scopes: Scopes, deps: Any) -> Sequence[Scope]:
 def lock_name(service: str, lock_key: str, scope: Scope) -> str:
     """The lease of whoever runs under `lock_key` for that scope; names of tenants cannot make two of them one."""
     return "job:" + "/".join(quote(part, safe="") for part in (service, lock_key, scope.tenant, scope.brand))
+
+
+def service_of(lock: str) -> str:
+    """The service whose lease that is."""
+    return unquote(lock.removeprefix("job:").partition("/")[0])

@@ -18,6 +18,7 @@ from consumers.judging import Judge
 from dlq.cause import Cause, cause_of
 from tidegate.jobs.clockwork.declaration import ClockJob
 from tidegate.jobs.clockwork.items import Item
+from tidegate.jobs.clockwork.maintenance import note_removal
 from tidegate.jobs.clockwork.runs import ClaimedRun, Tally, Wish, progress_of, settle_unit
 from tidegate.jobs.mediator import Mediator
 from tidegate_kernel import logs
@@ -126,6 +127,8 @@ class Units:
             tally = Tally(len(fresh) - len(lost), len(unit) - len(fresh), len(lost))
             # Last, so that the lease's row is locked for no longer than a COMMIT takes: it has to be renewed meanwhile.
             wish = await settle_unit(connection, self._run, tally, cursor=unit[-1].key)
+            # After it, as who cancels a run by hand does it: run and audit in the other order could deadlock with them.
+            await note_removal(connection, self._job, self._run, tally.processed)
         self._known = self._known.plus(tally)
         for outcome, items in tally._asdict().items():
             self._hands.metrics.run_items.labels(self._job.code, outcome).inc(items)
