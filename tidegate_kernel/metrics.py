@@ -117,6 +117,12 @@ class Metrics:
         )
         self.run_items = self._counter("run_items", "Items of runs by what became of them.", ["job", "outcome"])
         self.runs_due = self._job_gauge("runs_due", "Runs that are due and that nobody works on; of all workers.")
+        self.run_contention = self._counter(
+            "run_lock_contention", "Looks at a due run whose lock another run held, so that it had to wait.", ["job"]
+        )
+        self.run_checkpoint = self._job_gauge(
+            "run_checkpoint_timestamp_seconds", "When a run of this process last moved its checkpoint."
+        )
         self.run_seconds = Histogram(
             "tidegate_run_seconds",
             "How long a process worked on a run.",

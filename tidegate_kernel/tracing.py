@@ -1,4 +1,7 @@
-"""Traces: one span a batch, linked to the producers' contexts. Without an endpoint nothing is recorded or sent."""
+"""Traces: a span a batch, linked to the producers' contexts, and one a run by the clock.
+
+Without an endpoint nothing is recorded or sent.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from opentelemetry import trace
 from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
-from opentelemetry.trace import Link, SpanContext, SpanKind, TraceFlags
+from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
 AttributeValue = str | int
 
@@ -43,6 +46,27 @@ def batch_span(traceparents: Iterable[str | None], attributes: Mapping[str, Attr
     links = _links(traceparents) if trace.get_tracer_provider().__class__ is TracerProvider else []
     with tracer.start_as_current_span("batch", kind=SpanKind.CONSUMER, links=links, attributes=dict(attributes)):
         yield
+
+
+class RunSpan:
+    """The span of a run, while it is worked on."""
+
+    def __init__(self, span: Span) -> None:
+        self._span = span
+
+    def ended(self, outcome: str, *, error: str | None) -> None:
+        """The span says how the run left its process; `error`: the class of what failed."""
+        self._span.set_attribute("tidegate.outcome", outcome)
+        if error is not None:
+            self._span.set_status(Status(StatusCode.ERROR, error))
+
+
+@contextmanager
+def run_span(attributes: Mapping[str, AttributeValue]) -> Iterator[RunSpan]:
+    """A span around the work on a run of a job by the clock: one a run, whatever the number of its items."""
+    tracer = trace.get_tracer("tidegate")
+    with tracer.start_as_current_span("run", kind=SpanKind.INTERNAL, attributes=dict(attributes)) as span:
+        yield RunSpan(span)
 
 
 def _links(traceparents: Iterable[str | None]) -> list[Link]:

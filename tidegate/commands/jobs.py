@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
-
+from tidegate.commands.jobs_docs import DOCS_EXAMPLES, docs_command
 from tidegate.commands.jobs_items import (
     ITEMS_EXAMPLES,
     RELEASE_EXAMPLES,
@@ -67,6 +67,7 @@ def check_command(app: AppOption = None, as_json: JsonOption = False) -> None:
         tell(f"{len(entries)} jobs are declared whole: {', '.join(entry.code for entry in entries)}")
 
 
+job_commands.command("docs", epilog=DOCS_EXAMPLES)(docs_command)
 job_commands.command("run", epilog=RUN_EXAMPLES)(run_command)
 job_commands.command("cancel", epilog=CANCEL_EXAMPLES)(cancel_command)
 job_commands.command("runs", epilog=RUNS_EXAMPLES)(runs_command)
@@ -75,4 +76,5 @@ job_commands.command("release", epilog=RELEASE_EXAMPLES)(release_command)
 
 
 def _fields(entry: RegistryEntry) -> list[list[Any]]:
-    return [[name.replace("_", " "), escape(value)] for name, value in asdict(entry).items() if value is not None]
+    told = {name: value for name, value in asdict(entry).items() if name != "kind_needs" and value is not None}
+    return [[name.replace("_", " "), escape(value)] for name, value in (told | dict(entry.kind_needs)).items()]

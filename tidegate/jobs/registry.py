@@ -2,22 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tidegate.app import App
-from tidegate.jobs.clockwork.declaration import ClockJob
+from tidegate.jobs.clockwork.declaration import ClockJob, MaintenanceJob, ProviderSyncJob
 from tidegate.jobs.clockwork.scopes import AcrossScopes
-from tidegate.jobs.commands import commands_of
-from tidegate.jobs.declaration import ConsumerJob, FoldJob, Job
+from tidegate.jobs.declaration import ConsumerJob, FoldJob, Job, ProjectionJob, SinkJob, acts_once, batch_size_of
+from tidegate.jobs.docs import of_clock, of_topics
+from tidegate.jobs.docs.requests import function_name, requests_of, work_of
+from tidegate.jobs.docs.sections import type_of
+from tidegate.jobs.docs.sheet import Sheet, kind_of
+from tidegate.jobs.text import Language, in_language
+from tidegate_kernel.event import JobCode
+
+_TYPES: Mapping[str, str] = {
+    "cron": "Scheduled",
+    "every": "Recurring",
+    "manual": "One-off",
+    "topics": "Queue worker",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegistryEntry:
-    """A job as the registry has it; every text is for people. None: the kind has no such thing."""
+    """A job as the registry has it; every text is for people. None: the kind has no such thing.
+
+    `kind_needs`: what the standard asks of its kind, and how the declaration meets it.
+    """
 
     code: str
     kind: str
+    type: str
+    purpose: str
+    service: str
     owner: str
     tier: str
     trigger: str
@@ -34,6 +52,7 @@ class RegistryEntry:
     partial_failure: str
     freshness_sla: str | None
     runbook: str
+    kind_needs: Mapping[str, str]
 
 
 def registry(app: App) -> Sequence[RegistryEntry]:
@@ -47,20 +66,20 @@ def entry_of(app: App, job: Job | ClockJob) -> RegistryEntry:
 
 
 def _of_clock(app: App, job: ClockJob) -> RegistryEntry:
-    lock, own = job.lock_key or job.code, job.idempotency_key
     return RegistryEntry(
         code=job.code,
         kind=type(job).__name__,
+        type=_TYPES[type_of(job)],
+        purpose=purpose_of(job),
+        service=app.service,
         owner=job.owner or app.owner,
         tier=job.tier,
         trigger="by hand" if job.trigger is None else f"{job.trigger}, or by hand",
-        query=_requests(job.query),
-        command=_requests(job.command),
+        query=requests_of(job.query),
+        command=requests_of(job.command),
         scopes=_scopes(job),
-        idempotency_key="the item's key, once for each occasion"
-        if own is None
-        else f"{own.__qualname__}(item, occasion)",
-        lock_key=f"job:{app.service}/{lock}/{{tenant}}/{{brand}}",
+        idempotency_key=_key_of_items(job),
+        lock_key=of_clock.lock_of(app, job),
         checkpoint=(
             "key of the last item; each occasion begins at the start"
             if job.checkpoint == "run"
@@ -73,39 +92,86 @@ def _of_clock(app: App, job: ClockJob) -> RegistryEntry:
         partial_failure=job.partial_failure,
         freshness_sla=None,
         runbook=job.runbook,
+        kind_needs=_clock_needs(app, job),
     )
 
 
 def _of_topics(app: App, job: Job) -> RegistryEntry:
-    acts_once = isinstance(job, ConsumerJob | FoldJob)
+    is_once = acts_once(job)
     order = "waits behind it" if job.order == "park" else "passes"
     return RegistryEntry(
         code=job.code,
         kind=type(job).__name__,
+        type=_TYPES[type_of(job)],
+        purpose=purpose_of(job),
+        service=app.service,
         owner=job.owner or app.owner,
         tier=job.tier,
         trigger="topics " + ", ".join(topic.name for topic in job.topics),
         query=None,
-        command=", ".join(_requests(route.function) for route in job.events),
+        command=", ".join(dict.fromkeys(work_of(job, route) for route in job.events)),
         scopes="those of the events",
-        idempotency_key="the event's id, claimed" if acts_once else "the document's version",
-        lock_key="ownership of a partition, by epoch",
+        idempotency_key="the event's id, claimed" if is_once else "the document's version",
+        lock_key=of_topics.lock_of(app, job),
         checkpoint="position in each partition",
         unit="batch of one partition",
-        batch_size="by default" if job.batch_size is None else str(job.batch_size),
+        batch_size=str(batch_size_of(job)),
         max_duration=str(job.handler_timeout) if isinstance(job, ConsumerJob) else None,
         retry=f"{job.retry.attempts} times ({job.retry.name})",
-        partial_failure=f"dead letter; what follows of its key {order}" if acts_once else "dead letter",
-        freshness_sla=None if isinstance(job, ConsumerJob) else str(job.freshness_sla),
+        partial_failure=f"dead letter; what follows of its key {order}" if is_once else "dead letter",
+        freshness_sla=str(job.freshness_sla) if isinstance(job, ProjectionJob | FoldJob) else None,
         runbook=job.runbook,
+        kind_needs=_topic_needs(app, job),
     )
 
 
-def _requests(function: object) -> str:
-    """The classes that a function makes, or its name where it does not tell."""
-    assert callable(function)
-    made = commands_of(function)
-    return " or ".join(each.__name__ for each in made) or str(getattr(function, "__qualname__", function))
+def purpose_of(job: Job | ClockJob) -> str:
+    """What the job is for: as declared, else what its kind is for."""
+    if job.purpose is not None:
+        return in_language(job.purpose, Language.EN)
+    return Sheet.words(Language.EN, f"purpose.{kind_of(job)}", provider=getattr(job, "provider", ""))
+
+
+def _clock_needs(app: App, job: ClockJob) -> Mapping[str, str]:
+    match job:
+        case MaintenanceJob():
+            audit = "each removal" if job.is_sensitive else "not sensitive"
+            return {"retention policy": str(job.retention), "audit": audit}
+        case ProviderSyncJob():
+            access = ", ".join(sorted("/".join(filter(None, (each.tenant, each.brand))) for each in job.access))
+            limit, circuit = job.rate_limit, job.circuit
+            return {
+                "access control": f"provider {job.provider!r} for {access}",
+                "rate limit": f"{limit.calls} calls in {limit.per} over all processes",
+                "circuit breaker": f"after {circuit.failures} failures for {circuit.rest}",
+            }
+        case _:
+            metrics = ", ".join(metric for _, metric in of_clock.metrics(job))
+            return {"distributed lock": of_clock.lock_of(app, job), "checkpoint": job.checkpoint, "metrics": metrics}
+
+
+def _topic_needs(app: App, job: Job) -> Mapping[str, str]:
+    letters = app.dlq_topic(JobCode(job.code))
+    if isinstance(job, ConsumerJob):
+        return {
+            "idempotency": "event ids claimed in the inbox, in the handlers' transaction",
+            "retry": f"{job.retry.attempts} times ({job.retry.name})",
+            "dead-letter policy": f"{letters}, order {job.order!r}",
+        }
+    sink_job: SinkJob = job
+    return {
+        "freshness SLA": f"{sink_job.freshness_sla} for {sink_job.freshness_objective:.0%} of the time",
+        "replay": f"tidegate dlq replay --job {job.code}",
+        "backfill": f"tidegate run {job.code} --backfill",
+    }
+
+
+def _key_of_items(job: ClockJob) -> str:
+    if job.idempotency_key is not None:
+        return f"{function_name(job.idempotency_key)}(item, occasion)"
+    if isinstance(job, ProviderSyncJob):
+        return "the item's key and version"
+    return "the item's key, once for each occasion"
 
 
 def _scopes(job: ClockJob) -> str:
@@ -113,6 +179,6 @@ def _scopes(job: ClockJob) -> str:
         case AcrossScopes(reason=reason):
             return f"all at once: {reason}"
         case scopes if callable(scopes):
-            return f"{scopes.__qualname__}(deps), one at a time" if hasattr(scopes, "__qualname__") else "asked for"
+            return f"{function_name(scopes)}(deps), one at a time"
         case scopes:
             return ", ".join(sorted({"/".join(filter(None, (each.tenant, each.brand))) for each in scopes}))

@@ -12,17 +12,17 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 import structlog
-
 from tidegate.jobs.clockwork.history import History
-from tidegate.jobs.clockwork.runner import work_off
-from tidegate.jobs.clockwork.runs import HEARTBEAT, ClaimedRun, Found
-from tidegate.jobs.clockwork.scheduler import Scheduler
+from tidegate.jobs.clockwork.runs import HEARTBEAT, ClaimedRun, Found, RunState
 from tidegate.jobs.clockwork.units import RunHands
-from tidegate_kernel import logs
 from tidegate_kernel.clock import Clock
 from tidegate_kernel.errors import Transient
 from tidegate_kernel.event import JobId
 from tidegate_kernel.metrics import Metrics
+
+from tidegate.jobs.clockwork.runner import work_off
+from tidegate.jobs.clockwork.scheduler import Scheduler
+from tidegate_kernel import logs
 
 _log = structlog.get_logger(__name__)
 
@@ -91,24 +91,33 @@ class ClockHost:
         try:
             await self._scheduler.make_runs()
             found = await self._scheduler.look()
-            if await self._scheduler.end_stalled(found):
+            if stalled := await self._scheduler.end_stalled(found):
+                for run in stalled:
+                    self._metrics.runs.labels(self._scheduler.jobs[run.job].code, RunState.STALLED).inc()
                 found = await self._scheduler.look()  # others go on with them
             self._measure(found)
             if found.next_due_at is not None and found.next_due_at <= self._clock.now():
-                await self._claim(tasks)
+                await self._claim(tasks, due=sum(found.due.values()))
             await self._forget()
         except Transient as error:
             _log.warning(logs.SCHEDULE_HELD_BACK, error=str(error))
             return self._pace.look_seconds
         return self._seconds_until(found.next_due_at)
 
-    async def _claim(self, tasks: asyncio.TaskGroup) -> None:
+    async def _claim(self, tasks: asyncio.TaskGroup, *, due: int) -> None:
         room = self._pace.runs_at_once - len(self._at_work)
         runs = await self._scheduler.claim(room) if room > 0 else []
         for run in runs:
             task = tasks.create_task(self._work(run), name=f"run-{run.id}")
             self._at_work.add(task)
             task.add_done_callback(self._ended)
+        if len(runs) < min(room, due):
+            await self._count_held_up()
+
+    async def _count_held_up(self) -> None:
+        """Asked only where there was room, and more stood there as due than could be had."""
+        for number, runs in (await self._scheduler.held_up()).items():
+            self._metrics.run_contention.labels(self._scheduler.jobs[number].code).inc(runs)
 
     async def _work(self, run: ClaimedRun) -> None:
         try:

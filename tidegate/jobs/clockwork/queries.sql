@@ -115,6 +115,14 @@ RETURNING
     r.id, r.job, r.tenant, r.brand, r.scheduled_at, r.started_at, r.trigger, r.lock_name, r.missed, r.attempt,
     coalesce(r.first_run, r.id) AS first_run, r.parameters, r.correlation_id, r.token, r.processed, r.skipped, r.failed
 
+-- name: held_up_runs
+-- How many runs of some jobs are due and wait because another run has their lease. $1 jobs, $2 now.
+SELECT r.job, count(*) AS runs
+FROM tidegate.job_run AS r
+JOIN tidegate.lease AS l ON l.name = r.lock_name AND l.expires_at > now()
+WHERE r.job = ANY($1::smallint[]) AND r.state = 'due' AND r.due_at <= $2
+GROUP BY r.job
+
 -- name: read_checkpoint
 -- Where a run goes on. $1 job, $2 tenant, $3 brand, $4 the run that it goes on with; NULL: whichever was the last.
 SELECT c.cursor

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 
 import structlog
-
 from consumers.dispatch import HandlerFailed
 from dlq.cause import Cause, cause_of
 from tidegate.jobs.blaming import Blaming
@@ -25,9 +24,11 @@ from tidegate.jobs.clockwork.runs import (
     state_under,
 )
 from tidegate.jobs.clockwork.units import Interrupted, ItemFailed, RunHands, Units
-from tidegate_kernel import logs
 from tidegate_kernel.errors import LeaseLost, Misconfigured, Poison, Reason, TidegateError, Transient
 from tidegate_kernel.lease import Lease
+
+from tidegate_kernel import logs
+from tidegate_kernel.tracing import AttributeValue, run_span
 
 _log = structlog.get_logger(__name__)
 
@@ -57,9 +58,14 @@ async def work_off(hands: RunHands, run: ClaimedRun, *, ttl: timedelta = LEASE_T
     The lease must have been claimed just now. Whatever this process does after another has taken it is rolled back.
     """
     lease = Lease(hands.pool, run.lock_name, holder=str(run.id), ttl=ttl)
-    with structlog.contextvars.bound_contextvars(
-        job=hands.job.code, run=run.id, correlation_id=str(run.correlation_id), tenant=run.scope.tenant
-    ):
+    told: dict[str, AttributeValue] = {
+        "job": hands.job.code,
+        "run": run.id,
+        "correlation_id": str(run.correlation_id),
+        "tenant": run.scope.tenant,
+        "brand": run.scope.brand,
+    }
+    with structlog.contextvars.bound_contextvars(**told), run_span(_attributes(told)) as span:
         began = hands.clock.monotonic()
         _log.info(logs.RUN_STARTED, trigger=run.trigger, attempt=run.attempt, missed=run.missed)
         try:
@@ -72,14 +78,19 @@ async def work_off(hands: RunHands, run: ClaimedRun, *, ttl: timedelta = LEASE_T
         seconds = hands.clock.monotonic() - began
         hands.metrics.runs.labels(hands.job.code, ending.state).inc()
         hands.metrics.run_seconds.labels(hands.job.code).observe(seconds)
+        span.ended(ending.state, error=None if ending.cause is None else ending.cause.error_class)
         _tell(ending, seconds)
         return ending.state
+
+
+def _attributes(told: Mapping[str, AttributeValue]) -> dict[str, AttributeValue]:
+    return {f"tidegate.{name}": value for name, value in told.items()}
 
 
 def _tell(ending: Ending, seconds: float) -> None:
     told = {"state": ending.state, "seconds": round(seconds, 3)}
     if ending.cause is not None:
-        _log.error(logs.RUN_ENDED, **told, error_class=ending.cause.error_class, error=ending.cause.message)
+        _log.error(logs.RUN_FAILED, **told, error_class=ending.cause.error_class, error=ending.cause.message)
     else:
         _log.info(logs.RUN_ENDED, **told, **({"why": ending.why} if ending.why else {}))
 
@@ -142,7 +153,8 @@ class _Road:
             if (ending := await self._work_batch(batch)) is not None:
                 return ending
             cursor = batch[-1].key
-            _log.info(logs.RUN_BATCH, items=len(batch))
+            _log.info(logs.RUN_BATCH, items=len(batch), checkpoint=cursor)
+            self._hands.metrics.run_checkpoint.labels(self._hands.job.code).set(self._hands.clock.now().timestamp())
         return Ending(RunState.DUE, why="the process is to end")
 
     async def _work_batch(self, batch: Sequence[Item]) -> Ending | None:

@@ -13,7 +13,6 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import structlog
-
 from inbox.store import register_job
 from tidegate.jobs.clockwork.declaration import ClockJob
 from tidegate.jobs.clockwork.runs import (
@@ -29,11 +28,12 @@ from tidegate.jobs.clockwork.runs import (
 )
 from tidegate.jobs.clockwork.schedule import Occurrence, each_occurrence, jitter, newest_occurrence
 from tidegate.jobs.clockwork.scopes import lock_name, scopes_of
-from tidegate_kernel import logs
 from tidegate_kernel.clock import Clock
 from tidegate_kernel.event import JobId, Scope
 from tidegate_kernel.postgres import Connection, Pool, translated_errors
 from tidegate_kernel.queries import load_queries
+
+from tidegate_kernel import logs
 
 _log = structlog.get_logger(__name__)
 _QUERIES = load_queries(__package__)
@@ -113,6 +113,13 @@ class Scheduler:
         with translated_errors("look for runs"):
             async with self._pool.acquire(timeout=10) as connection:
                 return await look(connection, list(self._jobs))
+
+    async def held_up(self) -> Mapping[JobId, int]:
+        """Returns how many due runs of each job wait because another run has their lock. Raises Transient."""
+        with translated_errors("look for runs"):
+            async with self._pool.acquire(timeout=10) as connection:
+                rows = await connection.fetch(_QUERIES["held_up_runs"], list(self._jobs), self._clock.now())
+        return {JobId(row["job"]): row["runs"] for row in rows}
 
     async def end_stalled(self, found: Found) -> Sequence[Stalled]:
         """Runs without a holder are `stalled`; another goes on with each, as often as its job allows. Raises Transient.

@@ -1,0 +1,1 @@
+"""The document of a job, from its declaration alone: eleven sections in a fixed order, in English or in Russian."""
