@@ -8,7 +8,7 @@ SOURCES := $(wildcard tidegate tidegate_kernel consumers inbox dlq projections e
 # A folder without a module would stop mypy.
 TYPED := $(foreach folder,$(SOURCES),$(if $(shell find $(folder) -name '*.py' -print -quit),$(folder)))
 
-.PHONY: help setup demo demo-dlq test check static up down status clean bench lock sabotage chaos
+.PHONY: help setup demo demo-dlq test check static up down status clean bench lock sabotage chaos rehearse-rollout
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,6 +55,9 @@ CHAOS_SECONDS ?= 300
 CHAOS_SEED ?= 7
 chaos: setup ## Strike real servers and workers for CHAOS_SECONDS, then compare everything with what was sent
 	@$(PY) -m tests.chaos --seconds $(CHAOS_SECONDS) --seed $(CHAOS_SEED)
+
+rehearse-rollout: setup ## Roll the chart's workloads under load, processes for pods: gaps, repeats, doubled effects
+	@scripts/chart-tools && scripts/with-stack $(PY) -m tests.rollout
 
 sabotage: setup ## Prove that the tests can fail: each patch in tests/sabotage must turn the test it names red
 	@scripts/with-stack $(PY) scripts/sabotage.py
