@@ -8,7 +8,7 @@
 {{- fail (printf "backfills.%s: say one of fromCheckpoint, fromTime and fromBeginning, not %d" .name (len $starts)) -}}
 {{- end -}}
 {{- $args := concat (list "run" $t.job "--backfill") (first $starts) -}}
-{{- range $key, $option := dict "acceptGap" "--accept-gap" "abandon" "--abandon" "beyondHorizon" "--beyond-horizon" -}}
+{{- range $key, $option := dict "acceptGap" "--accept-gap" "beyondHorizon" "--beyond-horizon" -}}
 {{- if get $t $key -}}{{- $args = append $args $option -}}{{- end -}}
 {{- end -}}
 {{- toYaml $args -}}

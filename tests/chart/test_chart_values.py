@@ -1,0 +1,135 @@
+"""Values that are wrong are refused before anything is installed, in words that name the key."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.chart.rendering import refusal
+
+_TWO = {"a": {"jobs": ["one"]}, "b": {"jobs": ["one"]}}
+_KEDA = {"kind": "keda", "maxReplicas": 4}
+_TOKEN = {"tokenSecret": {"name": "operator", "key": "token"}}
+
+_MISTAKES: list[Any] = [
+    # What people type, and what the answer has to say.
+    pytest.param({"worker": {"replica": 3}}, ["/worker", "'replica' not allowed"], id="a-key-misspelt"),
+    pytest.param({"workers": {"a": {"jobs": ["one"]}}}, ["'workers' not allowed"], id="a-section-misspelt"),
+    pytest.param(
+        {"workloads": {"search": {"job": "one"}}}, ["/workloads/search", "'job' not allowed"], id="job-for-jobs"
+    ),
+    pytest.param(
+        {"settings": {"TIDEGATE_KAFKA_BOOTSTRAPS": "kafka:9092"}},
+        ["/settings", "'TIDEGATE_KAFKA_BOOTSTRAPS' not allowed"],
+        id="a-setting-misspelt",
+    ),
+    pytest.param(
+        {"settings": {"TIDEGATE_POSTGRES_DSN": "postgresql://u:p@db/shop"}},
+        ["/settings", "'TIDEGATE_POSTGRES_DSN' not allowed"],
+        id="a-secret-in-plain-text",
+    ),
+    pytest.param(
+        {"secrets": {"env": {"TIDEGATE_POSTGRES_DSN": "shop-postgres"}}},
+        ["/secrets/env/TIDEGATE_POSTGRES_DSN", "got string, want object"],
+        id="a-secret-without-its-key",
+    ),
+    pytest.param({"image": "registry.example.com/shop:4.2"}, ["/image", "got string, want object"], id="image-as-text"),
+    pytest.param(
+        {"worker": {"resources": {"limits": {"memory": "512mb"}}}},
+        ["/worker/resources/limits/memory", "'512mb' does not match"],
+        id="a-quantity-misspelt",
+    ),
+    pytest.param(
+        {"worker": {"replicas": "two"}}, ["/worker/replicas", "got string, want integer"], id="a-number-in-words"
+    ),
+    pytest.param(
+        {"worker": {"autoscaling": {"kind": "Keda"}}}, ["/worker/autoscaling/kind", "'keda'"], id="an-unknown-choice"
+    ),
+    pytest.param({"workloads": {"Search": {"jobs": ["one"]}}}, ["/workloads", "'Search'"], id="a-name-in-capitals"),
+    pytest.param(
+        {"image": {"digest": "5b0c9d3e"}},
+        ["/image/digest", "'5b0c9d3e' does not match"],
+        id="a-digest-without-its-kind",
+    ),
+    pytest.param({"workloads": {"search": {}}}, ["workloads.search.jobs: name the jobs"], id="no-jobs"),
+    pytest.param(
+        {"workloads": {"search": {"jobs": ["one"], "allJobs": True}}},
+        ["workloads.search: jobs and allJobs exclude each other"],
+        id="jobs-and-all-jobs",
+    ),
+    pytest.param({"workloads": _TWO}, ['workloads.b.jobs: workloads.a runs "one" already'], id="a-job-in-two-places"),
+    pytest.param(
+        {"workloads": {"a": {"allJobs": True}, "b": {"jobs": ["one"]}}},
+        ["workloads.a.allJobs"],
+        id="all-jobs-and-another",
+    ),
+    pytest.param({"scheduler": {"enabled": True}}, ["scheduler.jobs: name the jobs"], id="a-scheduler-of-nothing"),
+    pytest.param(
+        {"worker": {"replicas": 9, "partitions": 8}},
+        ["workloads.worker.replicas: 9 pods for 8 partitions"],
+        id="more-pods-than-partitions",
+    ),
+    pytest.param(
+        {"workloads": {"a": {"jobs": ["one"], "autoscaling": _KEDA}}},
+        ["workloads.a.partitions: say how many"],
+        id="autoscaling-without-partitions",
+    ),
+    pytest.param(
+        {"workloads": {"a": {"jobs": ["one"], "partitions": 3, "autoscaling": _KEDA}}},
+        ["workloads.a.autoscaling.maxReplicas: 4 pods for 3 partitions"],
+        id="autoscaling-beyond-partitions",
+    ),
+    pytest.param(
+        {"workloads": {"a": {"jobs": ["one"], "partitions": 4, "autoscaling": _KEDA}}},
+        ["metrics.prometheusUrl", "workloads.a.autoscaling.kind is keda"],
+        id="keda-without-prometheus",
+    ),
+    pytest.param(
+        {"extraEnv": [{"name": "TIDEGATE_LANES", "value": "4"}]},
+        ["extraEnv: TIDEGATE_LANES is a setting of Tidegate"],
+        id="a-setting-past-the-schema",
+    ),
+    pytest.param(
+        {"worker": {"env": [{"name": "TIDEGATE_KAFKA_INSTANCE_ID", "value": "one"}]}},
+        ["workloads.worker.env: TIDEGATE_KAFKA_INSTANCE_ID"],
+        id="an-instance-id-for-all-pods",
+    ),
+    pytest.param({"backfills": {"a": {"fromBeginning": True}}}, ["/backfills/a", "'job'"], id="a-backfill-of-nothing"),
+    pytest.param(
+        {"tasks": _TOKEN, "backfills": {"a": {"job": "one"}}},
+        ["backfills.a: say one of fromCheckpoint, fromTime and fromBeginning, not 0"],
+        id="a-backfill-from-nowhere",
+    ),
+    pytest.param(
+        {"backfills": {"a": {"job": "one", "fromBeginning": True}}},
+        ["tasks.tokenSecret: backfills.a"],
+        id="a-backfill-by-nobody",
+    ),
+    pytest.param(
+        {"tasks": _TOKEN, "replays": {"a": {"job": "one"}}},
+        ["replays.a.reason: say why"],
+        id="a-replay-without-a-reason",
+    ),
+    pytest.param(
+        {"tasks": _TOKEN, "replays": {"a": {"resume": 3, "job": "one"}}},
+        ["replays.a.resume: a run is resumed as it is"],
+        id="a-resumed-replay-with-a-filter",
+    ),
+    pytest.param(
+        {"fullnameOverride": "a-name-that-is-long-as-such"}, ["/fullnameOverride", "maxLength"], id="a-name-too-long"
+    ),
+]
+
+
+@pytest.mark.parametrize("values, said", _MISTAKES)
+def test_mistake_is_refused_by_the_name_of_its_key(values: dict[str, Any], said: list[str]) -> None:
+    """A typo that is ignored shows weeks later, as a default that nobody chose."""
+    message = refusal(values)
+    assert [each for each in said if each not in message] == [], message
+
+
+def test_mistakes_are_told_together() -> None:
+    """One at a time, each costs another round through a pipeline."""
+    message = refusal({"worker": {"replica": 3}, "imagee": {}, "http": {"port": 0}})
+    assert all(each in message for each in ("'replica'", "'imagee'", "/http/port")), message

@@ -1,0 +1,173 @@
+"""What the chart promises of workers: who runs what, how they stop, roll, scale and spread."""
+
+from __future__ import annotations
+
+from tests.chart.rendering import example, objects, only, variables
+from tidegate.commands.signals import _CLOSING
+
+
+def test_without_workloads_one_runs_all_jobs() -> None:
+    """The first install needs no list of jobs."""
+    worker = only(objects(), "Deployment")
+    assert worker["metadata"]["name"] == "shop-tidegate-worker"
+    assert worker["spec"]["template"]["spec"]["containers"][0]["args"] == ["run", "--all"]
+
+
+def test_own_workloads_stand_for_the_default_one() -> None:
+    """If the default stayed beside them, every job would run twice."""
+    names = {each["metadata"]["name"] for each in example("shop") if each["kind"] == "Deployment"}
+    assert names == {"shop-tidegate-ledger", "shop-tidegate-search", "shop-tidegate-revenue"}
+
+
+def test_workload_says_anew_what_it_wants_otherwise() -> None:
+    """Also a zero and a false, which merges of templates like to lose."""
+    said = {"jobs": ["one"], "replicas": 0, "podDisruptionBudget": {"enabled": False}}
+    found = objects(workloads={"search": said})
+    assert only(found, "Deployment")["spec"]["replicas"] == 0
+    assert [each for each in found if each["kind"] == "PodDisruptionBudget"] == []
+
+
+def test_lanes_are_of_the_workload() -> None:
+    """A slow sink wants more of them; a process-wide setting would give them to all."""
+    found = example("shop")
+    search, ledger = (only(found, "Deployment", name)["spec"]["template"]["spec"] for name in ("search", "ledger"))
+    assert search["containers"][0]["args"] == ["run", "order-search", "--lanes", "4"]
+    assert ledger["containers"][0]["args"] == ["run", "customer-ledger", "customer-value"]
+
+
+def test_pods_are_killed_after_the_worker_has_ended_by_itself() -> None:
+    """Killed earlier, a batch in hand would be redelivered, and its partitions wait for the session to expire."""
+    for seconds in (20, 40):
+        pod = only(objects(drainTimeoutSeconds=seconds), "Deployment")["spec"]["template"]["spec"]
+        config = only(objects(drainTimeoutSeconds=seconds), "ConfigMap")["data"]
+        assert config["TIDEGATE_DRAIN_TIMEOUT"] == str(seconds)
+        assert pod["terminationGracePeriodSeconds"] >= seconds + _CLOSING.total_seconds() + 1
+
+
+def test_changed_setting_restarts_pods() -> None:
+    """A ConfigMap that changes alone leaves pods with the old values until something else restarts them."""
+
+    def checksum(**values: object) -> str:
+        template = only(objects(**values), "Deployment")["spec"]["template"]
+        return str(template["metadata"]["annotations"]["checksum/settings"])
+
+    assert checksum() != checksum(settings={"TIDEGATE_LETTER_BACKLOG": 5000})
+    assert checksum() == checksum(worker={"replicas": 3})
+
+
+def test_changed_secret_restarts_pods_when_it_is_said() -> None:
+    """The chart cannot see into a Secret."""
+    annotations = only(objects(secrets={"revision": "two"}), "Deployment")["spec"]["template"]["metadata"][
+        "annotations"
+    ]
+    assert annotations["tidegate.dev/secrets-revision"] == "two"
+
+
+def test_large_numbers_stay_numbers() -> None:
+    """Templates like to write 8388608 as 8.388608e+06, which no setting takes."""
+    config = only(objects(settings={"TIDEGATE_KAFKA_FETCH_MAX_BYTES": 83886080}), "ConfigMap")["data"]
+    assert config["TIDEGATE_KAFKA_FETCH_MAX_BYTES"] == "83886080"
+
+
+def test_static_members_are_named_as_their_pods() -> None:
+    """Two members of one name fence each other out; one whose name changes leaves a ghost that holds its partitions."""
+    members = only(example("static-members"), "StatefulSet")["spec"]
+    given = variables(members["template"]["spec"]["containers"][0])
+    assert given["TIDEGATE_KAFKA_INSTANCE_ID"] == {"fieldRef": {"fieldPath": "metadata.name"}}
+    assert members["serviceName"] == only(example("static-members"), "Service")["metadata"]["name"]
+    assert members["podManagementPolicy"] == "Parallel"
+
+
+def test_pods_with_changing_names_are_no_static_members() -> None:
+    """A Deployment's pod that ends would hold its partitions until the session expires."""
+    for name in ("ledger", "search", "revenue"):
+        pod = only(example("shop"), "Deployment", name)["spec"]["template"]["spec"]
+        assert "TIDEGATE_KAFKA_INSTANCE_ID" not in variables(pod["containers"][0])
+
+
+def test_autoscaler_alone_decides_how_many() -> None:
+    """A number in the manifest would throw a scaled workload back at each upgrade."""
+    found = example("shop")
+    assert "replicas" not in only(found, "Deployment", "search")["spec"]
+    assert only(found, "Deployment", "ledger")["spec"]["replicas"] == 2
+    assert "replicas" not in only(example("static-members"), "StatefulSet")["spec"]
+
+
+def test_scaling_asks_for_seconds_behind_of_these_jobs() -> None:
+    """Records say nothing: a thousand may be a second or a day."""
+    scaled = only(example("shop"), "ScaledObject")["spec"]
+    (trigger,) = scaled["triggers"]
+    assert scaled["scaleTargetRef"] == {"apiVersion": "apps/v1", "kind": "Deployment", "name": "shop-tidegate-search"}
+    assert (scaled["minReplicaCount"], scaled["maxReplicaCount"]) == (2, 12)
+    assert trigger["metadata"]["query"].count('job=~"order-search"') == 4
+    assert (trigger["metricType"], trigger["metadata"]["threshold"]) == ("Value", "30")
+    assert trigger["metadata"]["ignoreNullValues"] == "false"
+
+
+def test_cpu_is_the_alternative() -> None:
+    """Where no KEDA runs; and it scales what the pods are made by."""
+    scaled = only(example("static-members"), "HorizontalPodAutoscaler")["spec"]
+    assert scaled["scaleTargetRef"]["kind"] == "StatefulSet"
+    assert scaled["metrics"][0]["resource"]["target"] == {"type": "Utilization", "averageUtilization": 65}
+    assert scaled["behavior"]["scaleDown"]["stabilizationWindowSeconds"] == 300
+
+
+def test_scheduler_is_a_workload_of_its_own() -> None:
+    """A roll of consumers is to cut off no run by the clock."""
+    scheduler = only(example("static-members"), "Deployment", "scheduler")["spec"]
+    assert scheduler["template"]["spec"]["containers"][0]["args"] == ["run", "revenue-by-day"]
+    assert scheduler["replicas"] == 2
+
+
+def test_selectors_tell_workloads_apart_and_match_their_pods() -> None:
+    """A budget or a spread that counts another workload's pods protects nobody."""
+    found = example("shop")
+    for each in found:
+        if each["kind"] in ("Deployment", "StatefulSet"):
+            labels = each["spec"]["template"]["metadata"]["labels"]
+            selector = each["spec"]["selector"]["matchLabels"]
+            assert selector.items() <= labels.items()
+            assert selector["app.kubernetes.io/component"] in each["metadata"]["name"]
+            for spread in each["spec"]["template"]["spec"]["topologySpreadConstraints"]:
+                assert spread["labelSelector"]["matchLabels"] == selector
+    budgets = [each for each in found if each["kind"] == "PodDisruptionBudget"]
+    assert {each["spec"]["selector"]["matchLabels"]["app.kubernetes.io/component"] for each in budgets} == {
+        "ledger",
+        "search",
+    }
+
+
+def test_probes_ask_what_the_worker_answers() -> None:
+    """Readiness holds rolls up, liveness restarts: the wrong way round an outage would restart all workers."""
+    container = only(objects(), "Deployment")["spec"]["template"]["spec"]["containers"][0]
+    paths = {name: container[f"{name}Probe"]["httpGet"]["path"] for name in ("startup", "liveness", "readiness")}
+    assert paths == {"startup": "/livez", "liveness": "/livez", "readiness": "/readyz"}
+    assert container["ports"] == [{"name": "http", "containerPort": 9464}]
+
+
+def test_one_pod_may_be_missing_while_a_deployment_rolls() -> None:
+    """A partition that is blocked keeps its pod unready: were none to be missing, its mend could not be rolled out."""
+    assert only(objects(), "Deployment")["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 1}
+
+
+def test_metrics_keep_the_label_job() -> None:
+    """Prometheus calls what it scrapes `job`, too: ours would become `exported_job`, and every alert silent."""
+    monitor = only(example("shop"), "ServiceMonitor")["spec"]
+    service = only(example("shop"), "Service")
+    assert monitor["endpoints"][0]["honorLabels"] is True
+    assert monitor["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+    assert monitor["endpoints"][0]["port"] == service["spec"]["ports"][0]["name"]
+
+
+def test_own_containers_and_volumes_come_along() -> None:
+    """What the chart did not think of must not need a fork."""
+    pod = only(example("static-members"), "StatefulSet")["spec"]["template"]["spec"]
+    assert [each["name"] for each in pod["initContainers"]] == ["login"]
+    assert {each["name"] for each in pod["volumes"]} == {"tmp", "certificates", "login"}
+    assert {"/certificates", "/login", "/tmp"} == {each["mountPath"] for each in pod["containers"][0]["volumeMounts"]}
+
+
+def test_extra_objects_are_templates() -> None:
+    """One set of values serves several namespaces."""
+    secret = only(example("external-secrets"), "ExternalSecret")
+    assert secret["spec"]["dataFrom"] == [{"extract": {"key": "shop/tidegate"}}]
