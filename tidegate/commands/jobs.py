@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
+
 from tidegate.commands.jobs_docs import DOCS_EXAMPLES, docs_command
 from tidegate.commands.jobs_items import (
     ITEMS_EXAMPLES,

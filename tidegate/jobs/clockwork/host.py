@@ -12,17 +12,17 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 import structlog
+
 from tidegate.jobs.clockwork.history import History
+from tidegate.jobs.clockwork.runner import work_off
 from tidegate.jobs.clockwork.runs import HEARTBEAT, ClaimedRun, Found, RunState
+from tidegate.jobs.clockwork.scheduler import Scheduler
 from tidegate.jobs.clockwork.units import RunHands
+from tidegate_kernel import logs
 from tidegate_kernel.clock import Clock
 from tidegate_kernel.errors import Transient
 from tidegate_kernel.event import JobId
 from tidegate_kernel.metrics import Metrics
-
-from tidegate.jobs.clockwork.runner import work_off
-from tidegate.jobs.clockwork.scheduler import Scheduler
-from tidegate_kernel import logs
 
 _log = structlog.get_logger(__name__)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 import structlog
+
 from consumers.dispatch import HandlerFailed
 from dlq.cause import Cause, cause_of
 from tidegate.jobs.blaming import Blaming
@@ -24,10 +25,9 @@ from tidegate.jobs.clockwork.runs import (
     state_under,
 )
 from tidegate.jobs.clockwork.units import Interrupted, ItemFailed, RunHands, Units
+from tidegate_kernel import logs
 from tidegate_kernel.errors import LeaseLost, Misconfigured, Poison, Reason, TidegateError, Transient
 from tidegate_kernel.lease import Lease
-
-from tidegate_kernel import logs
 from tidegate_kernel.tracing import AttributeValue, run_span
 
 _log = structlog.get_logger(__name__)

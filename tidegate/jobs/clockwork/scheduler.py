@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import structlog
+
 from inbox.store import register_job
 from tidegate.jobs.clockwork.declaration import ClockJob
 from tidegate.jobs.clockwork.runs import (
@@ -28,12 +29,11 @@ from tidegate.jobs.clockwork.runs import (
 )
 from tidegate.jobs.clockwork.schedule import Occurrence, each_occurrence, jitter, newest_occurrence
 from tidegate.jobs.clockwork.scopes import lock_name, scopes_of
+from tidegate_kernel import logs
 from tidegate_kernel.clock import Clock
 from tidegate_kernel.event import JobId, Scope
 from tidegate_kernel.postgres import Connection, Pool, translated_errors
 from tidegate_kernel.queries import load_queries
-
-from tidegate_kernel import logs
 
 _log = structlog.get_logger(__name__)
 _QUERIES = load_queries(__package__)
