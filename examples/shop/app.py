@@ -4,12 +4,15 @@ import os
 from pathlib import Path
 
 from examples.shop.customer_value.job import customer_value
+from examples.shop.exports.job import expired_exports_job, exports_dependency
+from examples.shop.exports.removal import ExpiredExports, RemoveExport, expired_exports, remove_exports
 from examples.shop.ledger.job import customer_ledger
 from examples.shop.ledger.purchases import RecordPurchase, record_purchases
 from examples.shop.order_search.job import order_search
 from examples.shop.orders import orders_topic
+from examples.shop.resources import export_files, shop_resources
 from examples.shop.revenue.job import revenue_by_day
-from tidegate import App, __version__, handle_batch
+from tidegate import App, __version__, answer, handle_batch
 
 
 def shop(prefix: str = "") -> App:
@@ -25,7 +28,14 @@ def shop(prefix: str = "") -> App:
             revenue_by_day(orders, table=f"{prefix}revenue".replace("-", "_")),
             customer_value(orders, index=f"{prefix}customer-value"),
         ],
-        handlers=[handle_batch(RecordPurchase, record_purchases)],
+        clock_jobs=[expired_exports_job()],
+        handlers=[
+            handle_batch(RecordPurchase, record_purchases),
+            answer(ExpiredExports, expired_exports),
+            handle_batch(RemoveExport, remove_exports, calls_outside=True),
+        ],
+        lifespan=shop_resources,
+        dependencies=[exports_dependency(export_files())],
         migrations=Path(__file__).with_name("migrations"),
     )
 
