@@ -20,7 +20,7 @@ from bench.plan import Plan, Result, result_of
 from bench.records import orders
 from bench.stub import Stopwatch
 from bench.workload import JOB, application, document
-from projections.sink import Sink, SinkDeclaration
+from projections.sink import EncodesAll, Sink, SinkDeclaration
 from projections.writes import Upsert
 from tidegate.worker import calm_collector, run_worker
 from tidegate_kernel.logs import configure_logs
@@ -106,12 +106,15 @@ async def peer(make: MakeStore, plan: Plan, settings: Settings, *, loop: peers.L
 
 
 async def through_sink(make: MakeStore, plan: Plan, settings: Settings) -> Result:
-    """Our sink without what comes before it: writes are checked, encoded and applied."""
+    """Our sink without what comes before it: writes are checked, encoded as for a batch from Kafka, and applied."""
     stopwatch = Stopwatch(plan.events)
     async with _made(make(stopwatch), settings) as store, store.open(settings) as sink:
 
         async def apply(writes: Sequence[Upsert]) -> None:
-            await sink.apply([sink.encode(write) for write in writes])
+            if isinstance(sink, EncodesAll):
+                await sink.apply(sink.encode_all(writes))
+            else:
+                await sink.apply(list(map(sink.encode, writes)))
 
         await _by_lanes(list(_batches(plan.events, store.batch_size)), apply, lanes=plan.lanes)
     return result_of(stopwatch.read())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence, Set
+from itertools import groupby
 from typing import Any
 
 from consumers.batch import Batch
@@ -11,7 +12,7 @@ from consumers.decoding import Arrival, Decoded
 from consumers.letters import failure_of_arrival, failure_of_record
 from consumers.topics import Tombstone, Topic, record_time
 from dlq.letters import Failure
-from projections.sink import Refusal, Sink
+from projections.sink import EncodesAll, Refusal, Sink
 from projections.writes import Delete, Upsert, Write
 from tidegate_kernel.errors import InvalidDocument, Poison, Reason
 from tidegate_kernel.event import Record
@@ -22,7 +23,7 @@ class Projected:
 
     def __init__(self, batch: Batch, claims: BatchClaims) -> None:
         self._batch, self._claims = batch, claims
-        self.encoded: list[Any] = []
+        self.encoded: Sequence[Any] = ()
         self.owners: list[Arrival | Record] = []
         self.failed_events: list[Failure] = []
         self.failed_tombstones: list[Failure] = []
@@ -72,35 +73,63 @@ class Projected:
 def project(batch: Batch, decoded: Decoded, claims: BatchClaims, sink: Sink) -> Projected:
     """Returns the encoded writes of every decoded record, duplicates too: a claim never gates a versioned write."""
     projected = Projected(batch, claims)
-    encode, encoded, owners = sink.encode, projected.encoded, projected.owners
+    writes, owners = [], projected.owners
     for arrival in decoded.events:
         try:
             written = arrival.route.function(arrival.event)
             if type(written) is Upsert or type(written) is Delete:
-                encoded.append(encode(written))
+                writes.append(written)
                 owners.append(arrival)
             elif written is not None:
-                rows = [encode(write) for write in _checked(written)]
-                encoded += rows
-                owners += [arrival] * len(rows)
+                several = _checked(written)
+                writes += several
+                owners += [arrival] * len(several)
         except MemoryError:
             raise  # the machine's trouble, not the event's
         except Exception as error:
             # A pure function that raises will raise again: dead letter at once, whatever the class.
             projected.fail(arrival, error)
     for record, topic in decoded.tombstones:
-        _project_tombstone(projected, record, topic, sink)
+        try:
+            delete = _delete(record, topic)
+        except Poison as error:
+            projected.fail(record, error)
+        else:
+            if delete is not None:
+                writes.append(delete)
+                owners.append(record)
+    _encode(projected, writes, sink)
     return projected
 
 
-def _project_tombstone(projected: Projected, record: Record, topic: Topic, sink: Sink) -> None:
+def _encode(projected: Projected, writes: Sequence[Write], sink: Sink) -> None:
+    """All at once; where the sink refuses one, each event or record by itself: it is written whole or not at all."""
     try:
-        delete = _delete(record, topic)
-        if delete is not None:
-            projected.encoded.append(sink.encode(delete))
-            projected.owners.append(record)
-    except Poison as error:
-        projected.fail(record, error)
+        if isinstance(sink, EncodesAll):
+            projected.encoded = sink.encode_all(writes)
+        else:
+            projected.encoded = list(map(sink.encode, writes))
+    except MemoryError:
+        raise
+    except Exception:
+        _encode_apart(projected, writes, sink)
+
+
+def _encode_apart(projected: Projected, writes: Sequence[Write], sink: Sink) -> None:
+    owners, encoded = projected.owners, []
+    projected.owners = []
+    for _, group in groupby(zip(owners, writes, strict=True), key=lambda pair: id(pair[0])):
+        pairs = list(group)
+        owner = pairs[0][0]
+        try:
+            encoded += [sink.encode(write) for _, write in pairs]
+        except MemoryError:
+            raise
+        except Exception as error:
+            projected.fail(owner, error)
+        else:
+            projected.owners += [owner] * len(pairs)
+    projected.encoded = encoded
 
 
 def _delete(record: Record, topic: Topic) -> Delete | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Context, Decimal, InvalidOperation
@@ -13,12 +13,11 @@ from clickhouse_connect.datatypes.base import ClickHouseType
 from clickhouse_connect.datatypes.registry import get_from_name
 from clickhouse_connect.driver.exceptions import ClickHouseError
 
+from projections.clickhouse_columnwise import Convert, ConvertAll, column_wise, integer_bounds
 from tidegate_kernel.errors import Misconfigured
 
-Convert = Callable[[Any], Any]
-"""A value as the column's writer takes it. Raises one of `MISFITS` for a value that does not fit."""
-
 MISFITS = (TypeError, ValueError, ArithmeticError, LookupError)
+"""What a conversion raises for a value that does not fit."""
 
 _SUPPORTED = (
     "String, FixedString, Int8 to UInt64, Float32, Float64, Bool, Date, Date32, DateTime, DateTime64, UUID, Decimal, "
@@ -39,11 +38,12 @@ _EXACT = Context(prec=200)
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column: how a value is converted, what a tombstone holds in it, and how to say what it takes."""
+    """A column: how values are converted, what a tombstone holds in it, and how to say what it takes."""
 
     name: str
     type: ClickHouseType
     convert: Convert
+    convert_all: ConvertAll
     blank: Any
     takes: str
 
@@ -55,7 +55,7 @@ def column(name: str, type_name: str) -> Column:
         convert, blank, takes = _of_type(declared)
     except (ClickHouseError, LookupError, ValueError) as error:
         raise Misconfigured(f"column {name!r}: type {type_name!r} is not supported; take {_SUPPORTED}") from error
-    return Column(name, declared, convert, blank, takes)
+    return Column(name, declared, convert, column_wise(declared, convert), blank, takes)
 
 
 def _of_type(declared: ClickHouseType) -> tuple[Convert, Any, str]:
@@ -92,7 +92,7 @@ def _number(base: str) -> tuple[Convert, Any, str]:
         return _float(_MAX_FLOAT[bits]), 0.0, f"a finite number that {base} can hold"
     if bits not in _INTEGER_BITS:
         raise KeyError(base)
-    low, high = (0, 2**bits - 1) if base.startswith("U") else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+    low, high = integer_bounds(base)
     return _integer(low, high), 0, f"an integer from {low} to {high}"
 
 

@@ -2,16 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, overload
 
 import msgspec
 
 from projections.clickhouse_columns import MISFITS, column
+from projections.clickhouse_partitions import Row
 from projections.documents import check_write
-from projections.writes import Delete, Upsert
+from projections.writes import MAX_VERSION, Delete, Upsert
 from tidegate_kernel.errors import InvalidDocument
+
+
+class Rows(Sequence[Row]):
+    """Rows that are kept as columns of one length, one or more: an insert wants nothing else."""
+
+    __slots__ = ("columns",)
+
+    def __init__(self, columns: Sequence[Sequence[Any]]) -> None:
+        self.columns = columns
+
+    def __len__(self) -> int:
+        return len(self.columns[0])
+
+    @overload
+    def __getitem__(self, place: int) -> Row: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> Rows: ...
+
+    def __getitem__(self, place: int | slice) -> Row | Rows:
+        cells = [column[place] for column in self.columns]
+        return Rows(cells) if isinstance(place, slice) else tuple(cells)
+
+    def __iter__(self) -> Iterator[Row]:
+        return zip(*self.columns, strict=True)
 
 
 class RowEncoder:
@@ -29,7 +55,7 @@ class RowEncoder:
         """Whether one column holds the id, so that a Delete knows its row."""
         return self._id is not None
 
-    def upsert(self, write: Upsert) -> tuple[Any, ...]:
+    def upsert(self, write: Upsert) -> Row:
         """The row of `write`. Raises InvalidDocument that names the column."""
         check_write(write)
         document = write.document if write.document.__class__ is dict else _mapping(write)
@@ -45,7 +71,27 @@ class RowEncoder:
             self._require_same_id(write, row)
         return (*row, write.version, 0, 0)
 
-    def tombstone(self, write: Delete, deleted_at: datetime) -> tuple[Any, ...]:
+    def upserts(self, writes: Sequence[Upsert]) -> Sequence[Row]:
+        """What `upsert` returns of each, for less. Raises InvalidDocument that names the first that has no row."""
+        try:
+            return self._by_columns(writes)
+        except MISFITS:
+            return [self.upsert(write) for write in writes]
+
+    def _by_columns(self, writes: Sequence[Upsert]) -> Sequence[Row]:
+        """Raises one of MISFITS where a value does not fit, or has to be looked at by itself."""
+        documents = [each.document if each.document.__class__ is dict else _mapping(each) for each in writes]
+        ids, versions = [each.id for each in writes], [each.version for each in writes]
+        if not _are_plain(ids, versions) or set(map(len, documents)) != {len(self.columns)}:
+            raise LookupError
+        values = [[document[each.name] for document in documents] for each in self.columns]
+        columns = [each.convert_all(column) for each, column in zip(self.columns, values, strict=True)]
+        if self._id is not None and values[self._id] != ids and columns[self._id] != list(map(self._key, writes)):
+            raise LookupError
+        nothing = [0] * len(writes)
+        return Rows([*columns, versions, nothing, nothing])
+
+    def tombstone(self, write: Delete, deleted_at: datetime) -> Row:
         """A row that replaces the document's and is not shown. Raises InvalidDocument where the id is no key."""
         check_write(write)
         if self._id is None:
@@ -82,6 +128,17 @@ class RowEncoder:
             except MISFITS:
                 return InvalidDocument(f"{start}{each.name!r} takes {each.takes}, not this {type(value).__name__}")
         return InvalidDocument(f"{start}values changed while they were read")
+
+
+def _are_plain(ids: Sequence[str], versions: Sequence[int]) -> bool:
+    """Whether `check_write` would take all of them, at the least; of none it says no."""
+    return (
+        set(map(type, ids)) == {str}
+        and all(ids)
+        and set(map(type, versions)) == {int}
+        and min(versions) >= 0
+        and max(versions) <= MAX_VERSION
+    )
 
 
 def _mapping(write: Upsert) -> Mapping[str, Any]:

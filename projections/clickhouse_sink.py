@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, TypeAlias
+from typing import Any
 
-from clickhouse_connect.datatypes.registry import get_from_name
-from clickhouse_connect.driver.insert import InsertContext
-
+from projections.clickhouse_block import Block, BlockWriter
 from projections.clickhouse_connection import Connection, RowsRefused, TooManyPartitions, translated_errors
 from projections.clickhouse_partitions import Row, columns_within, partition_key
 from projections.clickhouse_purge import purge_tombstones
@@ -18,29 +16,6 @@ from projections.sink import Applied, Refusal
 from projections.writes import Upsert, Write
 from tidegate_kernel.clock import Clock, SystemClock
 from tidegate_kernel.errors import Misconfigured, Reason, Transient
-
-_Placed: TypeAlias = list[tuple[int, Row]]
-"""Rows with their places in the batch."""
-
-
-class _Block(InsertContext):
-    """An insert of columns as one block, whatever their size.
-
-    The client's own cuts at a megabyte or two, and imports pandas, seconds on the event loop, to ask whether the
-    columns are a data frame.
-    """
-
-    @property
-    def data(self) -> Any:
-        return self._raw_data
-
-    @data.setter
-    def data(self, columns: Any) -> None:
-        self._raw_data = self._data = self._block_columns = columns
-        self._next_block_data = self._column_block_data
-        self.current_block = self.current_row = 0
-        self.column_count = len(columns) if columns else 0
-        self.row_count = self.block_row_count = len(columns[0]) if columns else 0
 
 
 class ClickHouseSink:
@@ -53,8 +28,7 @@ class ClickHouseSink:
         self._clock = clock or SystemClock()
         self._is_replicated: bool | None = None
         columns = table.all_columns
-        self._names = list(columns)
-        self._types = [get_from_name(type_name) for type_name in columns.values()]
+        self._write_block = BlockWriter(table.physical, columns)
         self._partition = partition_key(table.partition_by, columns)
         self._partition_columns = columns_within(table.partition_by or "", columns)
 
@@ -72,6 +46,15 @@ class ClickHouseSink:
         if isinstance(write, Upsert):
             return self._rows.upsert(write)
         return self._rows.tombstone(write, self._clock.now())
+
+    def encode_all(self, writes: Sequence[Write]) -> Sequence[Row]:
+        """As `encode` of each; upserts a column at a time, which costs a fraction."""
+        upserts = [write for write in writes if write.__class__ is Upsert]
+        rows = self._rows.upserts(upserts)
+        if len(upserts) == len(writes):
+            return rows
+        made = iter(rows)
+        return [next(made) if write.__class__ is Upsert else self.encode(write) for write in writes]
 
     async def apply(self, encoded: Sequence[Row]) -> Applied:
         """One insert per partition of the table. Where the server refuses rows, they are found by halving.
@@ -131,31 +114,37 @@ class ClickHouseSink:
             return True
         return True
 
-    def _blocks(self, encoded: Sequence[Row]) -> Mapping[Hashable, _Placed]:
+    def _blocks(self, encoded: Sequence[Row]) -> Mapping[Hashable, Block]:
         """The rows by partition, in their order: of equal versions the last one of a block stays."""
-        placed = list(enumerate(encoded))
+        if not encoded:
+            return {}
         if self._partition is None:
             # Only the server knows. It refuses what is not of one partition; halves of sorted rows come to that soon.
-            return {None: sorted(placed, key=self._partition_values)}
+            rows = list(encoded)
+            return {
+                None: Block.of(rows, sorted(range(len(rows)), key=lambda place: self._partition_values(rows[place])))
+            }
         if self._table.partition_by is None:
-            return {(): placed} if placed else {}
-        blocks: dict[Hashable, _Placed] = {}
-        for place, row in placed:
-            blocks.setdefault(self._partition(row), []).append((place, row))
-        return blocks
+            return {(): Block(range(len(encoded)), encoded)}
+        places: dict[Hashable, list[int]] = {}
+        for place, row in enumerate(encoded):
+            places.setdefault(self._partition(row), []).append(place)
+        if len(places) == 1:
+            return {key: Block(range(len(encoded)), encoded) for key in places}
+        rows = list(encoded)
+        return {key: Block.of(rows, each) for key, each in places.items()}
 
-    def _partition_values(self, placed: tuple[int, Row]) -> list[tuple[bool, Any]]:
-        row = placed[1]
+    def _partition_values(self, row: Row) -> list[tuple[bool, Any]]:
         return [(row[place] is not None, row[place]) for place in self._partition_columns]
 
-    async def _insert(self, block: _Placed, refused: list[Refusal]) -> None:
+    async def _insert(self, block: Block, refused: list[Refusal]) -> None:
         try:
             await self._insert_block(block)
         except RowsRefused as refusal:
             if len(block) == 1:
                 # A table that was altered under us would refuse every row there is: that is not the rows' fault.
                 await self.check()
-                refused.append(Refusal(block[0][0], Reason.INVALID_DOCUMENT, str(refusal)))
+                refused.append(Refusal(block.places[0], Reason.INVALID_DOCUMENT, str(refusal)))
                 return
             await self._insert_halves(block, refused)
         except TooManyPartitions:
@@ -163,26 +152,12 @@ class ClickHouseSink:
                 raise
             await self._insert_halves(block, refused)
 
-    async def _insert_halves(self, block: _Placed, refused: list[Refusal]) -> None:
-        middle = len(block) // 2
-        await self._insert(block[:middle], refused)
-        await self._insert(block[middle:], refused)
+    async def _insert_halves(self, block: Block, refused: list[Refusal]) -> None:
+        for half in block.halves():
+            await self._insert(half, refused)
 
-    async def _insert_block(self, block: _Placed, settings: Mapping[str, str] | None = None) -> None:
-        if not block:
-            return
+    async def _insert_block(self, block: Block, settings: Mapping[str, str] | None = None) -> None:
         client = await self._connection.client()
         with translated_errors(self._table.view):
-            await client.data_insert(self.block_of(block, settings))
-
-    def block_of(self, block: _Placed, settings: Mapping[str, str] | None = None) -> InsertContext:
-        """The rows as the client sends them. Names and types are given, so that nothing is asked of the server."""
-        columns = list(zip(*[row for _, row in block], strict=True))
-        return _Block(
-            f"`{self._table.physical}`",
-            self._names,
-            self._types,
-            data=columns,
-            column_oriented=True,
-            settings=dict(settings or {}),
-        )
+            body = self._write_block(block.rows)
+            await client.raw_insert(insert_block=body, settings=dict(settings or {}))

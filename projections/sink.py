@@ -94,6 +94,14 @@ class PacedSink(Protocol):
         """How many may be under way at the moment."""
 
 
+@runtime_checkable
+class EncodesAll(Protocol):
+    """A sink that encodes many writes at once for less than one after the other."""
+
+    def encode_all(self, writes: Sequence[Write]) -> Sequence[Any]:
+        """What `encode` returns of each, in their order. Raises InvalidDocument where it refuses one of them."""
+
+
 class SinkDeclaration(Protocol):
     """What the user writes in `ProjectionJob(sink=…)`; does no I/O until opened."""
 

@@ -12,6 +12,8 @@ from tidegate_kernel import logs
 MAY_CATCH_EVERYTHING = {
     ("consumers/decoding.py", "Decoder.decode"): "models and upcasts are the user's code: an invalid event",
     ("consumers/projecting.py", "project"): "projection functions are the user's code: a dead letter",
+    ("consumers/projecting.py", "_encode"): "documents are the user's objects: each is encoded by itself then",
+    ("consumers/projecting.py", "_encode_apart"): "documents are the user's objects: a dead letter",
     ("consumers/projecting.py", "_delete"): "tombstone functions are the user's code: a dead letter",
     ("consumers/folding.py", "blaming"): "folds and their keys are the user's code: a dead letter",
     (

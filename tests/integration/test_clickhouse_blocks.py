@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from projections.clickhouse import ClickHouse
+from projections.clickhouse_block import Block
 from projections.clickhouse_connection import Connection, TooManyPartitions
 from projections.clickhouse_sink import ClickHouseSink
 from projections.sink import Applied
@@ -183,7 +184,7 @@ async def test_engine_refuses_a_block_over_two_partitions_and_writes_none_of_it(
         rows = [sink.encode(row(n, datetime(2024, n + 1, 1, tzinfo=UTC))) for n in range(2)]
 
         with pytest.raises(TooManyPartitions):
-            await sink._insert_block(list(enumerate(rows)))
+            await sink._insert_block(Block(range(2), rows))
 
         assert await table.rows(f"SELECT count() FROM {table.physical}") == [(0,)]
 

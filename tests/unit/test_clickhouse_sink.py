@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import aiohttp
 import pytest
+from clickhouse_connect.driver.ctypes import RespBuffCls
 from clickhouse_connect.driver.exceptions import DatabaseError, DataError, OperationalError
+from clickhouse_connect.driver.transform import NativeTransform
 
 from projections.clickhouse import ClickHouse
 from projections.clickhouse_connection import Connection
 from projections.clickhouse_sink import ClickHouseSink
-from projections.writes import Upsert
+from projections.sink import Applied
+from projections.writes import Delete, Upsert, Write
+from tidegate_kernel.clock import SystemClock
 from tidegate_kernel.errors import Misconfigured, Reason, TidegateError, Transient
 from tidegate_kernel.settings import Settings
 
@@ -28,12 +33,35 @@ class Client:
         self.inserts: list[list[Any]] = []
         self.stored: list[Any] = []
 
-    async def data_insert(self, context: Any) -> None:
-        rows = list(zip(*context.data, strict=True))
+    async def raw_insert(self, *, insert_block: bytes, settings: dict[str, str]) -> None:
+        assert settings == {}
+        rows = rows_of(insert_block)
         self.inserts.append(rows)
         if error := self._refusal([row[1] for row in rows]):
             raise error
         self.stored += [row[1] for row in rows]
+
+
+class Body:
+    """A request's body, as the client reads an answer in the same format."""
+
+    last_message = exception_tag = None
+
+    def __init__(self, block: bytes) -> None:
+        self.gen = iter([block])
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def rows_of(body: bytes) -> list[Any]:
+    """What the server makes of an insert."""
+    statement, _, block = body.partition(b"\n")
+    assert statement.startswith(b"INSERT INTO `orders_g1` (`order_id`, `cents`, ")
+    assert statement.endswith(b") FORMAT Native")
+    source: Any = RespBuffCls  # built in C, without types
+    answer: Any = NativeTransform.parse_response(source(Body(block)))
+    return list(answer.result_rows)
 
 
 class Played(Connection):
@@ -52,6 +80,11 @@ class Sink(ClickHouseSink):
 
     async def check(self) -> None:
         self.checks += 1
+
+
+class StoppedClock(SystemClock):
+    def now(self) -> datetime:
+        return datetime(2024, 1, 1, tzinfo=UTC)
 
 
 def refusing(*bad: int, code: int = 469) -> Callable[[Sequence[Any]], Exception | None]:
@@ -76,6 +109,57 @@ async def test_a_batch_is_one_insert() -> None:
     await sink.apply(rows(sink, 10_000))
 
     assert [len(each) for each in client.inserts] == [10_000]
+
+
+async def test_batch_encoded_at_once_is_the_same_request() -> None:
+    """What is made a column at a time is what the server gets row by row, deletes in between included."""
+    client = Client(refusing())
+    sink = Sink(ORDERS.versioned_table, ORDERS.rows, Played(client), StoppedClock())
+    upserts: list[Write] = [Upsert(f"o{n}", n, {"order_id": f"o{n}", "cents": n}) for n in range(4)]
+
+    for writes in (upserts, [*upserts, Delete("o2", 9), *upserts]):
+        await sink.apply(sink.encode_all(writes))
+        await sink.apply([sink.encode(write) for write in writes])
+
+    once, one_by_one, mixed, mixed_one_by_one = client.inserts
+    assert once == one_by_one
+    assert mixed == mixed_one_by_one
+    assert [row[:4] for row in mixed[3:6]] == [("o3", 3, 3, 0), ("o2", 0, 9, 1), ("o0", 0, 0, 0)]
+
+
+async def test_refused_row_of_a_batch_encoded_at_once_is_found() -> None:
+    """Halves of columns are halves of rows, in their places."""
+    client = Client(refusing(5))
+    sink = Sink(ORDERS.versioned_table, ORDERS.rows, Played(client))
+    writes = [Upsert(f"o{n}", 1, {"order_id": f"o{n}", "cents": n}) for n in range(8)]
+
+    applied = await sink.apply(sink.encode_all(writes))
+
+    assert [each.index for each in applied.refused] == [5]
+    assert sorted(client.stored) == [0, 1, 2, 3, 4, 6, 7]
+
+
+async def test_nothing_to_write_is_no_insert() -> None:
+    """A batch of events that no projection wants."""
+    client = Client(refusing())
+    sink = Sink(ORDERS.versioned_table, ORDERS.rows, Played(client))
+
+    applied = await sink.apply(sink.encode_all([]))
+
+    assert applied == Applied()
+    assert client.inserts == []
+
+
+async def test_rows_of_one_table_partition_stay_columns() -> None:
+    """Cutting by partition costs a look at each row only where there is something to cut."""
+    monthly = ClickHouse(table="orders", columns=COLUMNS, order_by=("order_id",), partition_by="intDiv(cents, 100)")
+    client = Client(refusing())
+    sink = Sink(monthly.versioned_table, monthly.rows, Played(client))
+
+    for cents in (range(3), (1, 250, 2)):
+        await sink.apply(sink.encode_all([Upsert(f"o{n}", 1, {"order_id": f"o{n}", "cents": n}) for n in cents]))
+
+    assert [[row[1] for row in rows] for rows in client.inserts] == [[0, 1, 2], [1, 2], [250]]
 
 
 async def test_refused_rows_are_found_by_halving() -> None:
