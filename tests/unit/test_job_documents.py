@@ -201,7 +201,7 @@ def test_declared_policies_stand_in_the_document(clocked: App) -> None:
         assert words in told["nightly"]
     assert "One run scans across all tenants, because: the ledger is one" in told["all"]
     assert "per batch of up to 100 items" in told["all"]
-    assert "older than 30 d. Each removal is audited." in told["clean"]
+    assert "older than 30 d. Each chunk that removes something is audited." in told["clean"]
     assert "at most 5 calls in 1 s over all processes" in told["sync"]
     assert "every 1 h 30 min" in told["sync"]
     assert "for `acme/kids`" in told["sync"]

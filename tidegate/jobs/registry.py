@@ -135,7 +135,7 @@ def purpose_of(job: Job | ClockJob) -> str:
 def _clock_needs(app: App, job: ClockJob) -> Mapping[str, str]:
     match job:
         case MaintenanceJob():
-            audit = "each removal" if job.is_sensitive else "not sensitive"
+            audit = "each chunk of removals" if job.is_sensitive else "not sensitive"
             return {"retention policy": str(job.retention), "audit": audit}
         case ProviderSyncJob():
             access = ", ".join(sorted("/".join(filter(None, (each.tenant, each.brand))) for each in job.access))

@@ -160,7 +160,8 @@ ENGLISH: Mapping[str, str] = {
     ),
     "step.clock.apply": "Apply the rule to each record: {command} ({handlers}).",
     "rule.retention": "Removed is what is older than {span}.",
-    "rule.audited": "Each removal is audited.",
+    "rule.by_rule": "Removed is what its own rule says: {words}.",
+    "rule.audited": "Each chunk that removes something is audited.",
     "rule.not_audited": "What is removed is nobody's data: no audit.",
     "rule.provider": (
         "Provider {provider} may be used for {access}; at most {calls} calls in {per} over all processes; after "
@@ -200,7 +201,7 @@ ENGLISH: Mapping[str, str] = {
         "entities of the handler, `tidegate.job_item`, `tidegate.job_checkpoint`, `tidegate.job_run`, "
         "`tidegate.outbox`. Deeds by hand are audited in `tidegate.audit`.{audit}"
     ),
-    "stored.audit": " Each removal has its row in `tidegate.audit`",
+    "stored.audit": " Each chunk that removed something has its row in `tidegate.audit`",
     "external.consumer": "{calls}; what is published leaves after the commit, repeated until Kafka has it",
     "external.projection": (
         "{sink} before the commit, repeated whole until it is taken; a version makes repeats harmless"

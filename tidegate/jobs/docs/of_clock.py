@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from tidegate.app import App
-from tidegate.jobs.clockwork.declaration import ClockJob, MaintenanceJob, ProviderSyncJob
+from tidegate.jobs.clockwork.declaration import ByRule, ClockJob, MaintenanceJob, ProviderSyncJob
 from tidegate.jobs.clockwork.runs import LEASE_TTL
 from tidegate.jobs.clockwork.schedule import Cron, Every
 from tidegate.jobs.clockwork.scopes import AcrossScopes
@@ -160,7 +160,7 @@ def _rule(sheet: Sheet, job: ClockJob) -> str:
     match job:
         case MaintenanceJob():
             audited = sheet.say("rule.audited" if job.is_sensitive else "rule.not_audited")
-            return f" {sheet.say('rule.retention', span=sheet.span(job.retention))} {audited}"
+            return f" {_retention(sheet, job)} {audited}"
         case ProviderSyncJob():
             rate = {"calls": job.rate_limit.calls, "per": sheet.span(job.rate_limit.per)}
             rate |= {"failures": job.circuit.failures, "rest": sheet.span(job.circuit.rest)}
@@ -169,3 +169,9 @@ def _rule(sheet: Sheet, job: ClockJob) -> str:
             return f" {sheet.say('rule.provider', provider=code(job.provider), access=access, reach=reach, **rate)}"
         case _:
             return ""
+
+
+def _retention(sheet: Sheet, job: MaintenanceJob) -> str:
+    if isinstance(job.retention, ByRule):
+        return sheet.say("rule.by_rule", words=job.retention.words)
+    return sheet.say("rule.retention", span=sheet.span(job.retention))

@@ -160,7 +160,8 @@ RUSSIAN: Mapping[str, str] = {
     ),
     "step.clock.apply": "Применить правило к каждой записи: {command} ({handlers}).",
     "rule.retention": "Удаляется то, что старше {span}.",
-    "rule.audited": "Каждое удаление записывается в аудит.",
+    "rule.by_rule": "Удаляется то, на что указывает правило в самих данных: {words}.",
+    "rule.audited": "Каждый пакет удалений записывается в аудит.",
     "rule.not_audited": "Удаляемое не относится к чьим-либо данным: аудита нет.",
     "rule.provider": (
         "Провайдер {provider} доступен для {access}; не более {calls} вызовов за {per} на все процессы; после "
@@ -200,7 +201,7 @@ RUSSIAN: Mapping[str, str] = {
         "сущности обработчика, `tidegate.job_item`, `tidegate.job_checkpoint`, `tidegate.job_run`, "
         "`tidegate.outbox`. Ручные действия записываются в `tidegate.audit`.{audit}"
     ),
-    "stored.audit": " Каждое удаление имеет строку в `tidegate.audit`",
+    "stored.audit": " Каждый пакет удалений имеет строку в `tidegate.audit`",
     "external.consumer": "{calls}; опубликованное уходит после commit и повторяется, пока Kafka его не примет",
     "external.projection": "{sink} до commit, повтор целиком до приёма; благодаря версии повторы безвредны",
     "external.stable": "{sink} до commit, повтор под тем же именем, которое хранилище принимает один раз",
