@@ -24,6 +24,11 @@ MAX_HEADERS_BYTES = 8192
 REPLAY_COMMAND = "tidegate dlq replay --letter {letter} --reason '…'"
 """What is typed to have a letter handled again, as its header and an edit of it tell: it shows the plan."""
 
+OUTBOX_ID = f"{PREFIX}outbox-id"
+"""Which record of the outbox a letter is: the same when it is sent again. The relay adds it."""
+OUTBOX_ID_BYTES = len(OUTBOX_ID) + 20
+"""What it takes of that: a bigint has 19 digits."""
+
 _MAX_TEXT = 200  # bytes of an id, type or name: what does not fit stands whole in Postgres
 _MAX_MESSAGE = 1000
 _MAX_NAME = 255  # Kafka's own limit of a topic name is 249
@@ -86,6 +91,68 @@ def dead_letter_record(notice: Notice, record: Record, *, topic: str) -> Outgoin
     return Outgoing(topic=topic, key=record.key, value=record.value, headers=[*original, *_our_headers(notice, record)])
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ItemNotice:
+    """What our headers say about an item of a job by the clock that failed: as of a record, but for its place in Kafka.
+
+    `item`: by what it is done once; `instruction`: the command that has it done again.
+    """
+
+    id: UUID
+    job: str
+    run: int
+    item: str
+    scheduled_at: datetime
+    reason: str
+    error_class: str
+    error_message: str
+    stack: str
+    fingerprint: str
+    attempts: int
+    occurrences: int
+    first_failed_at: datetime
+    last_failed_at: datetime
+    correlation_id: str
+    tenant: str
+    brand: str
+    handler: str
+    service_version: str
+    replay_count: int
+    instruction: str
+
+
+def item_record(notice: ItemNotice, *, key: bytes, topic: str) -> Outgoing:
+    """Returns the letter of an item for the DLQ topic: keyed by its place, without a value.
+
+    A replay asks the job's query for the item as it is then; a copy of what it was would be somebody's data twice.
+    """
+    texts = (
+        ("id", notice.id, _MAX_TEXT),
+        ("kind", "item", _MAX_TEXT),
+        ("job", notice.job, _MAX_NAME),
+        ("run", notice.run, _MAX_TEXT),
+        ("item", notice.item, _MAX_MESSAGE),
+        ("scheduled-at", notice.scheduled_at.isoformat(), _MAX_TEXT),
+        ("reason", notice.reason, _MAX_TEXT),
+        ("error-class", notice.error_class, _MAX_TEXT),
+        ("error-message", notice.error_message, _MAX_MESSAGE),
+        ("fingerprint", notice.fingerprint, _MAX_TEXT),
+        ("attempts", notice.attempts, _MAX_TEXT),
+        ("occurrences", notice.occurrences, _MAX_TEXT),
+        ("first-failed-at", notice.first_failed_at.isoformat(), _MAX_TEXT),
+        ("last-failed-at", notice.last_failed_at.isoformat(), _MAX_TEXT),
+        ("correlation-id", notice.correlation_id, _MAX_TEXT),
+        ("tenant", notice.tenant, _MAX_TEXT),
+        ("brand", notice.brand, _MAX_TEXT),
+        ("handler", notice.handler, _MAX_TEXT),
+        ("service-version", notice.service_version, _MAX_TEXT),
+        ("replay-count", notice.replay_count, _MAX_TEXT),
+        ("replay-instruction", notice.instruction, _MAX_MESSAGE),
+        ("payload", "absent", _MAX_TEXT),
+    )
+    return Outgoing(topic=topic, key=key, value=None, headers=_spelled(texts, notice.stack))
+
+
 def outcome_record(
     *, letter: UUID, key: bytes | None, job: str, state: LetterState, decided_at: datetime, topic: str
 ) -> Outgoing:
@@ -117,13 +184,16 @@ def replay_instruction(letter: UUID) -> str:
 
 
 def _our_headers(notice: Notice, record: Record) -> list[tuple[str, bytes]]:
-    headers = [
-        (PREFIX + name, _cut(text, limit)) for name, text, limit in _texts(notice, record) if text not in ("", None)
-    ]
+    return _spelled(_texts(notice, record), notice.stack)
+
+
+def _spelled(texts: Iterable[tuple[str, object, int]], stack: str) -> list[tuple[str, bytes]]:
+    headers = [(PREFIX + name, _cut(text, limit)) for name, text, limit in texts if text not in ("", None)]
     # The stack takes what is left of the 8 KiB.
-    room = MAX_HEADERS_BYTES - sum(len(name) + len(value) for name, value in headers) - len(_STACK)
-    if notice.stack:
-        headers.append((_STACK, _cut(notice.stack, min(room, MAX_STACK))))
+    used = sum(len(name) + len(value) for name, value in headers)
+    room = MAX_HEADERS_BYTES - OUTBOX_ID_BYTES - used - len(_STACK)
+    if stack:
+        headers.append((_STACK, _cut(stack, min(room, MAX_STACK))))
     return headers
 
 

@@ -109,6 +109,12 @@ class App:
         return f"{self.service}.{code}.dlq"
 
     @property
+    def dlq_topics(self) -> Sequence[str]:
+        """The topics of dead letters: of every job, but for those by the clock that make none."""
+        jobs = [*self.jobs, *(job for job in self.clock_jobs if job.partial_failure == "quarantine")]
+        return [self.dlq_topic(job.job_code) for job in jobs]
+
+    @property
     def topics(self) -> Mapping[str, Topic]:
         """Every topic that some job reads, by name."""
         return {topic.name: topic for job in self.jobs for topic in job.topics}

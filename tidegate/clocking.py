@@ -17,6 +17,7 @@ from tidegate.jobs.clockwork.checking import handlers_of
 from tidegate.jobs.clockwork.declaration import ClockJob
 from tidegate.jobs.clockwork.history import History
 from tidegate.jobs.clockwork.host import RUNS_AT_ONCE, ClockHost, Pace
+from tidegate.jobs.clockwork.letters import LetterHome
 from tidegate.jobs.clockwork.scheduler import Scheduler
 from tidegate.jobs.clockwork.units import RunHands
 from tidegate.jobs.mediator import Mediator
@@ -94,4 +95,15 @@ def hands_of(app: App, job: ClockJob, resources: Resources, *, stop: asyncio.Eve
         connections=resources.connections,
     )
     judge = Judge(job.retry, outages.all_answer)
-    return RunHands(job, resources.pool, mediator, judge, resources.clock, resources.metrics, stop)
+    letters = LetterHome(app.service, job.code, app.dlq_topic(job.job_code), app.version)
+    return RunHands(
+        job,
+        resources.pool,
+        mediator,
+        judge,
+        resources.clock,
+        resources.metrics,
+        stop,
+        letters,
+        resources.settings.outbox_limit,
+    )

@@ -36,6 +36,7 @@ from tidegate.vitals import Vitals
 from tidegate_kernel import logs
 from tidegate_kernel.clock import Clock, SystemClock
 from tidegate_kernel.errors import Misconfigured, Transient
+from tidegate_kernel.event import JobCode
 from tidegate_kernel.kafka import join_group, open_reader, open_writer
 from tidegate_kernel.kafka_retention import read_retention
 from tidegate_kernel.metrics import Metrics
@@ -73,7 +74,7 @@ async def run_worker(
         resources = await opened.enter_async_context(
             open_resources(app, settings, jobs=len(jobs), clock=clock, more=CONNECTIONS if clock_jobs else 0)
         )
-        await _require_topics(app, settings, jobs)
+        await _require_topics(app, settings, codes)
         parts = [await _open_job(opened, app, job, resources, is_check=stop.is_set()) for job in jobs]
         await keep_horizons(parts, settings.kafka, resources.pool)
         writer = await opened.enter_async_context(open_writer(settings.kafka))
@@ -213,9 +214,10 @@ async def _consume(parts: JobParts, join: Join, resources: Resources, *, vitals:
     await supervise(parts, join, clock=resources.clock, vitals=vitals, stop=stop)
 
 
-async def _require_topics(app: App, settings: Settings, jobs: Sequence[Job]) -> None:
+async def _require_topics(app: App, settings: Settings, codes: Sequence[str]) -> None:
     """A missing topic is found before anything is consumed, not when the first dead letter has nowhere to go."""
-    wanted = {topic.name for job in jobs for topic in job.topics} | {app.dlq_topic(job.job_code) for job in jobs}
+    wanted = {topic.name for job in app.jobs if job.code in codes for topic in job.topics}
+    wanted |= {app.dlq_topic(JobCode(code)) for code in codes} & set(app.dlq_topics)
     async with open_reader(settings.kafka) as reader:
         try:
             missing = [name for name in sorted(wanted) if not await reader.partitions_of(name)]

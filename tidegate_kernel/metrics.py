@@ -89,7 +89,9 @@ class Metrics:
             registry=self.registry,
         )
         self.outbox = self._counter("outbox_records", "Outbox records by what became of them.", ["outcome"])
-        self.outbox_waiting = self._gauge("outbox_waiting", "Outbox records not in Kafka yet; of the whole database.")
+        self.outbox_waiting = self._gauge(
+            "outbox_waiting", "Outbox records not in Kafka yet, counted up to 100,000; of the whole database."
+        )
         self.outbox_oldest = self._gauge("outbox_oldest_seconds", "Age of the oldest record in the outbox; 0 if empty.")
         self.outbox_set_aside = self._gauge("outbox_set_aside", "Outbox records that Kafka will never take.")
         self.inbox_days = self._counter("inbox_days", "Days of the inbox by what was done to them.", ["done"])

@@ -18,6 +18,9 @@ _QUERIES = load_queries(__package__)
 RELAY_LOCK = 0x7469_6465_6F75_7462  # "tideoutb"
 """The advisory lock of whichever relay publishes."""
 
+OUTBOX_ID = "tg-outbox-id"
+"""Header of every record that left an outbox: its number there, the same when it is sent again."""
+
 Kind = Literal["event", "dead_letter", "audit"]
 
 _COLUMNS = ("kind", "topic", "key", "value", "header_names", "header_values")

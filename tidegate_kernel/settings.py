@@ -83,6 +83,8 @@ class Settings(BaseSettings):
     lanes: int = Field(default=2, ge=1, le=64)
     # Letters have 1 KiB to 1 MiB: a job has 10 MiB to 10 GiB of them in the outbox at most.
     letter_backlog: int = Field(default=10_000, ge=1)
+    # Of the whole database. Some hundred MB of events, and hours of an outage of Kafka for most jobs by the clock.
+    outbox_limit: int = Field(default=100_000, ge=1)
     # A quarter: whoever looks at what went wrong in the last one still finds what was decided.
     letter_retention: Keeping = timedelta(days=90)
     max_replays: int = Field(default=5, ge=1)

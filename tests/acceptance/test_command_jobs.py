@@ -132,8 +132,8 @@ def test_misuse_is_told_by_name(clocked: Cli) -> None:
         "no value": clocked.run("jobs", "run", "asked", "--tenant", "acme", "--param", "speed"),
         "no such job": clocked.run("jobs", "run", "ledger", "--tenant", "acme"),
         "no such run": clocked.run("jobs", "cancel", "999999"),
-        "no such item": clocked.run("jobs", "release", "asked", "--tenant", "acme", "--item", "p9", "--reason", "x"),
-        "which items": clocked.run("jobs", "release", "asked", "--tenant", "acme", "--reason", "x"),
+        "no such item": clocked.run("jobs", "replay", "asked", "--tenant", "acme", "--item", "p9"),
+        "which items": clocked.run("jobs", "discard", "asked", "--tenant", "acme", "--reason", "x"),
         "no token": clocked.run("jobs", "run", "asked", "--tenant", "acme", TIDEGATE_TOKEN=""),
     }
 

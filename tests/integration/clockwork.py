@@ -15,10 +15,11 @@ from tidegate import Context, Handler, handle
 from tidegate.jobs.clockwork.declaration import ClockJob, Page, ScheduledJob
 from tidegate.jobs.clockwork.history import History
 from tidegate.jobs.clockwork.host import ClockHost, Pace
+from tidegate.jobs.clockwork.letters import LetterHome
 from tidegate.jobs.clockwork.runs import LEASE_TTL
 from tidegate.jobs.clockwork.schedule import Cron
 from tidegate.jobs.clockwork.scheduler import Scheduler
-from tidegate.jobs.clockwork.units import RunHands
+from tidegate.jobs.clockwork.units import OUTBOX_LIMIT, RunHands
 from tidegate.jobs.handlers import answer
 from tidegate.jobs.mediator import Mediator
 from tidegate_kernel.event import Scope
@@ -120,6 +121,7 @@ class Workshop:
     answers: bool = True
     handled: list[str] = field(default_factory=list)
     on_order: Callable[[str, Context[None]], Awaitable[None]] | None = None
+    outbox_limit: int = OUTBOX_LIMIT
 
     async def prepare(self, **orders: int) -> None:
         """Tenants by their number of orders: `o000`, `o001`, …"""
@@ -154,8 +156,10 @@ class Workshop:
             timeout=job.handler_timeout,
             threads=ThreadPoolExecutor(1),
         )
+        home = LetterHome("tests", job.code, f"tests.{job.code}.dlq")
+        judge = Judge(job.retry, self._probe)
         return RunHands(
-            job, pool or self.pool, mediator, Judge(job.retry, self._probe), self.clock, Metrics(), self.stop
+            job, pool or self.pool, mediator, judge, self.clock, Metrics(), self.stop, home, self.outbox_limit
         )
 
     async def _probe(self) -> bool:

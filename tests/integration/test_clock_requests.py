@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -11,11 +11,9 @@ from msgspec import Struct
 from pydantic import BaseModel
 
 from tests.integration.clockwork import ACME, NOON, ZEBRA, Schedulers, Workshop, minutely
-from tidegate import Context, Rejected
 from tidegate.jobs.clockwork.declaration import ScheduledJob
 from tidegate.jobs.clockwork.history import recent_runs
 from tidegate.jobs.clockwork.items import Items
-from tidegate.jobs.clockwork.quarantine import Release, lost_items, release_items
 from tidegate.jobs.clockwork.requests import Requested, RunRequest, ask_for_run, cancel_run
 from tidegate.jobs.clockwork.runner import work_off
 from tidegate.jobs.clockwork.runs import RunState
@@ -186,56 +184,6 @@ async def test_scope_must_be_one_that_the_job_is_declared_for(shop: Workshop) ->
     with pytest.raises(Misconfigured, match="takes no tenant"):
         await ask(shop, across, scope=ACME)
     assert (await ask(shop, across, scope=NO_SCOPE)).is_new
-
-
-async def test_quarantined_item_is_tried_again_once_somebody_has_released_it(shop: Workshop) -> None:
-    """Poison waits for a person, who says why it may be tried again; what was done beside it is not done again."""
-    await shop.prepare(acme=3)
-    is_closed = True
-
-    async def refuse(order: str, _: Context[None]) -> None:
-        if order == "o001" and is_closed:
-            raise Rejected("closed account")
-
-    shop.on_order = refuse
-    job = minutely(trigger=None, partial_failure="quarantine", idempotency_key=lambda order, _: f"pay {order}")
-    scheduler = await Schedulers(shop.pool, shop.clock).start(job)
-    release = Release(job=job, scope=ACME, keys=["pay o001"], reason="it is open again")
-    await ask(shop, job)
-    (run,) = await scheduler.claim(1)
-    await work_off(shop.hands(job), run)
-    async with shop.pool.acquire() as connection:
-        (lost,) = await lost_items(connection, "tests", code="check", limit=5)
-    is_closed = False
-    released = await release_items(shop.pool, ALICE, "tests", release)
-    await ask(shop, job)
-    (again,) = await scheduler.claim(1)
-    await work_off(shop.hands(job), again)
-
-    assert released == 1
-    assert (lost.key, lost.outcome, lost.tenant, lost.error_message) == (
-        "pay o001",
-        "quarantined",
-        "acme",
-        "closed account",
-    )
-    assert shop.handled == ["o000", "o001", "o002", "o001"]
-    assert await shop.effects() == ["acme/o000", "acme/o001", "acme/o002"]
-    assert ("alice", "dlq:replay", "tests.check", "it is open again", "acme", "done") in await audited(shop.pool)
-
-
-async def test_release_needs_a_reason_a_permission_and_an_item(shop: Workshop) -> None:
-    """Manual replay requires permission and audit; nothing that does not exist is released silently."""
-    job = minutely(trigger=None)
-    release = Release(job=job, scope=ACME, keys=["o001"], reason="mended")
-
-    with pytest.raises(Denied, match="without a reason"):
-        await release_items(shop.pool, ALICE, "tests", replace(release, reason=""))
-    with pytest.raises(Denied, match="has role viewer"):
-        await release_items(shop.pool, Actor("bob", Role.VIEWER), "tests", release)
-    with pytest.raises(Misconfigured, match="has no quarantined item 'o001'"):
-        await release_items(shop.pool, ALICE, "tests", release)
-    assert [row[5] for row in await audited(shop.pool)] == ["denied", "denied", "failed"]
 
 
 async def test_run_that_has_not_begun_is_cancelled_at_once_and_one_at_work_is_asked(shop: Workshop) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -23,7 +25,7 @@ from tidegate_kernel.outbox import Kind, enqueue
 from tidegate_kernel.postgres import Pool, open_pool
 from tidegate_kernel.queries import load_queries
 from tidegate_kernel.settings import KafkaSettings
-from tidegate_kernel.source import MessageTooLarge, NotAcknowledged, Outgoing
+from tidegate_kernel.source import MessageTooLarge, NotAcknowledged, Outgoing, RecordWriter
 
 Refuse = Callable[[Outgoing], NotAcknowledged | None]
 
@@ -120,7 +122,9 @@ async def test_acknowledged_records_leave_the_outbox_in_their_order(pool: Pool) 
     relayed = await OutboxRelay(pool, log, MovableClock()).relay_once()
 
     assert (relayed, log.values(), await waiting(pool)) == (3, [b"1", b"2", b"3"], [])
-    assert list(log.written[0].headers) == [("ce_id", b"1")]
+    number = log.written[0].headers[-1]
+    assert list(log.written[0].headers) == [("ce_id", b"1"), number]
+    assert (number[0], [r.headers[-1][1] for r in log.written]) == ("tg-outbox-id", [b"1", b"2", b"3"])
 
 
 async def test_a_relay_that_waits_too_long_for_a_lock_goes_on_later(pool: Pool, database: str) -> None:
@@ -164,6 +168,21 @@ async def test_a_relay_killed_between_write_and_delete_repeats_the_same_ids(pool
 
     assert [r.headers for r in log.written] == [r.headers for r in stuck.written]
     assert await waiting(pool) == []
+
+
+async def test_number_of_a_letter_is_among_its_own_headers(pool: Pool) -> None:
+    """G7: of a letter only what begins with tg-dlq- is ours; the number of a relayed event stays with it."""
+    log = Log()
+    letter = replace(record(b"1"), headers=[("tg-outbox-id", b"77"), ("tg-dlq-id", b"x")])
+    await put(pool, letter, kind="dead_letter")
+    await put(pool, letter)
+
+    await OutboxRelay(pool, log, MovableClock()).relay_once()
+
+    assert [list(r.headers) for r in log.written] == [
+        [("tg-outbox-id", b"77"), ("tg-dlq-id", b"x"), ("tg-dlq-outbox-id", b"1")],
+        [("tg-dlq-id", b"x"), ("tg-outbox-id", b"2")],
+    ]
 
 
 async def test_a_relay_whose_backend_dies_while_kafka_answers_repeats(pool: Pool) -> None:
@@ -431,6 +450,68 @@ async def test_a_backlog_of_ten_thousand_drains_in_order(
     assert len(found) == 10_000
     assert all(values == sorted(values) for values in by_key.values())
     assert rate > 500
+
+
+class Forgetful:
+    """A writer to Kafka, every third of whose calls arrives and is answered as if it had not."""
+
+    def __init__(self, writer: RecordWriter) -> None:
+        self._writer, self._calls = writer, 0
+
+    async def write(self, records: Sequence[Outgoing]) -> Sequence[NotAcknowledged | None]:
+        self._calls += 1
+        answers = await self._writer.write(records)
+        return [NotAcknowledged("no answer")] * len(records) if self._calls % 3 == 1 else answers
+
+    async def close(self) -> None:
+        return None
+
+
+async def test_order_of_keys_holds_on_kafka_with_several_relays_whose_sends_fail(
+    pool: Pool, stack: StackAddresses, unique_name: Callable[[str], str]
+) -> None:
+    """G4: three replicas take turns, and lose answers; whoever drops repeats by the outbox's number reads each key in
+    order, and whatever was sent again has its number again."""
+    settings, topic = KafkaSettings(bootstrap=stack.kafka_bootstrap), unique_name("ordered")
+    await create_topics(settings, {topic: 1})
+    await put(pool, *(record(b"%03d" % n, key=b"k%d" % (n % 4), topic=topic) for n in range(120)))
+
+    async with open_writer(settings) as one, open_writer(settings) as two, open_writer(settings) as three:
+        clocks = [MovableClock() for _ in range(3)]
+        relays = [
+            OutboxRelay(pool, Forgetful(writer), clock, batch_size=10)
+            for writer, clock in zip((one, two, three), clocks, strict=True)
+        ]
+        while await waiting(pool):
+            for relay, clock in zip(relays, clocks, strict=True):
+                await relay.relay_once()
+                await clock.sleep(60)
+
+    found = await read_partition(settings, topic)
+    numbers = [int(dict(r.headers)["tg-outbox-id"] or b"") for r in found]
+    firsts: dict[int, Record] = {}
+    for number, kept in zip(numbers, found, strict=True):
+        assert firsts.setdefault(number, kept).value == kept.value
+    assert len(found) > 120, "some were sent again"
+    assert {r.value for r in firsts.values()} == {b"%03d" % n for n in range(120)}
+    assert len(firsts) == 120
+    for key in {r.key for r in found}:
+        values = [r.value or b"" for r in firsts.values() if r.key == key]
+        assert values == sorted(values)
+
+
+async def test_measuring_a_long_backlog_reads_no_more_than_its_bound(pool: Pool) -> None:
+    """The lag metric is read every few seconds, also while a million records wait."""
+    await pool.execute("INSERT INTO tidegate.outbox (kind, topic) SELECT 'event', 't' FROM generate_series(1, 120000)")
+    await pool.execute("ANALYZE tidegate.outbox")
+
+    backlog = await OutboxRelay(pool, Log(), MovableClock()).backlog()
+    plan = await pool.fetch(f"EXPLAIN (ANALYZE) {load_queries('tidegate.jobs')['outbox_backlog']}")
+
+    assert backlog.records == 100_000
+    assert (
+        max(float(rows) for line in plan for rows in re.findall(r"actual time=\S+ rows=([\d.]+)", line[0])) <= 100_000
+    )
 
 
 async def read_partition(settings: KafkaSettings, topic: str) -> list[Record]:

@@ -10,10 +10,12 @@ from rich.markup import escape
 
 from tidegate.commands.jobs_docs import DOCS_EXAMPLES, docs_command
 from tidegate.commands.jobs_items import (
+    DISCARD_EXAMPLES,
     ITEMS_EXAMPLES,
-    RELEASE_EXAMPLES,
+    REPLAY_EXAMPLES,
+    discard_command,
     items_command,
-    release_command,
+    replay_command,
 )
 from tidegate.commands.jobs_runs import (
     CANCEL_EXAMPLES,
@@ -73,7 +75,8 @@ job_commands.command("run", epilog=RUN_EXAMPLES)(run_command)
 job_commands.command("cancel", epilog=CANCEL_EXAMPLES)(cancel_command)
 job_commands.command("runs", epilog=RUNS_EXAMPLES)(runs_command)
 job_commands.command("items", epilog=ITEMS_EXAMPLES)(items_command)
-job_commands.command("release", epilog=RELEASE_EXAMPLES)(release_command)
+job_commands.command("replay", epilog=REPLAY_EXAMPLES)(replay_command)
+job_commands.command("discard", epilog=DISCARD_EXAMPLES)(discard_command)
 
 
 def _fields(entry: RegistryEntry) -> list[list[Any]]:

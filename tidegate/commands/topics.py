@@ -48,7 +48,7 @@ def create_command(
 def planned(app: App, also: list[str]) -> list[PlannedTopic]:
     """Every topic of `app`, each once; what it reads first."""
     topics = [source_topic(topic) for topic in app.topics.values()]
-    topics += [dlq_topic(app.dlq_topic(job.job_code)) for job in app.jobs]
+    topics += [dlq_topic(name) for name in app.dlq_topics]
     topics += [_published(text) for text in also]
     topics.append(audit_topic())
     return list({topic.name: topic for topic in reversed(topics)}.values())[::-1]

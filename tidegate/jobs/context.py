@@ -12,6 +12,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 import asyncpg
 import structlog
 
+from tidegate.jobs.clockwork.records import ItemRecord, RunTag
 from tidegate.jobs.publishing import publication
 from tidegate_kernel.clock import Clock
 from tidegate_kernel.errors import TidegateError
@@ -121,6 +122,16 @@ class Context(Generic[DepsT]):
     @property
     def scope(self) -> Scope:
         return self.events[0].scope
+
+    @property
+    def run(self) -> RunTag | None:
+        """The run that does this item, of a job by the clock; None for an event from Kafka.
+
+        What goes through `db` needs no token: it is rolled back with the run's own settle. What is written elsewhere
+        can carry it.
+        """
+        record = self.event.record
+        return record.run if isinstance(record, ItemRecord) else None
 
     @property
     def idempotency_key(self) -> str:

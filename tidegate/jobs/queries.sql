@@ -59,13 +59,25 @@ FROM unnest($1::bigint[], $2::text[]) AS r (id, error)
 WHERE o.id = r.id
 
 -- name: outbox_backlog
--- How many records wait, for how long the oldest has, and how many were set aside.
+-- How many records wait, for how long the oldest has, and how many were set aside. Counts to 100,000 and no further: what
+-- watches over a long backlog must not read all of it every few seconds.
 SELECT
-    count(*) FILTER (WHERE o.failed_at IS NULL) AS records,
-    coalesce(extract(epoch FROM now() - min(o.created_at) FILTER (WHERE o.failed_at IS NULL)), 0)::float8
-        AS oldest_age_seconds,
-    count(*) FILTER (WHERE o.failed_at IS NOT NULL) AS set_aside
-FROM tidegate.outbox AS o
+    (
+        SELECT count(*) FROM (SELECT FROM tidegate.outbox AS o WHERE o.failed_at IS NULL LIMIT 100000) AS w
+    ) AS records,
+    coalesce(
+        (
+            SELECT extract(epoch FROM now() - o.created_at)
+            FROM tidegate.outbox AS o
+            WHERE o.failed_at IS NULL
+            ORDER BY o.id
+            LIMIT 1
+        ),
+        0
+    )::float8 AS oldest_age_seconds,
+    (
+        SELECT count(*) FROM (SELECT FROM tidegate.outbox AS o WHERE o.failed_at IS NOT NULL LIMIT 100000) AS s
+    ) AS set_aside
 
 -- name: live_positions
 -- Where the live consumer of a job stands. $1 service, $2 job code. The newest generation is the one that readers see.

@@ -14,12 +14,13 @@ from typing import Any, NamedTuple
 
 import structlog
 
+from dlq.envelope import OUTBOX_ID as DEAD_LETTER_OUTBOX_ID
 from tidegate.jobs.delivery import Delivery, Pending, waves
 from tidegate_kernel import logs
 from tidegate_kernel.clock import Clock
 from tidegate_kernel.errors import Transient
 from tidegate_kernel.metrics import Metrics
-from tidegate_kernel.outbox import RELAY_LOCK
+from tidegate_kernel.outbox import OUTBOX_ID, RELAY_LOCK
 from tidegate_kernel.postgres import Connection, Pool, translated_errors
 from tidegate_kernel.queries import load_queries
 from tidegate_kernel.source import Outgoing, RecordWriter
@@ -170,6 +171,9 @@ class OutboxRelay:
 def _pending(row: Any) -> Pending:
     names = [name.decode("utf-8", "replace") for name in row["header_names"]]
     headers = list(zip(names, row["header_values"], strict=True))
+    # The last word is ours: a record that was read from another outbox and is published again is another one here.
+    name = DEAD_LETTER_OUTBOX_ID if row["kind"] == "dead_letter" else OUTBOX_ID
+    headers = [*(header for header in headers if header[0] != name), (name, str(row["id"]).encode())]
     return Pending(row["id"], row["kind"], Outgoing(row["topic"], row["value"], row["key"], headers))
 
 

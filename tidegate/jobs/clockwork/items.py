@@ -11,32 +11,25 @@ from consumers.routes import Route
 from tidegate.jobs.clockwork.declaration import ClockJob, Occasion, Page
 from tidegate.jobs.clockwork.inputs import read_input
 from tidegate.jobs.clockwork.maintenance import expired_before
+from tidegate.jobs.clockwork.records import ItemRecord, RunTag
 from tidegate.jobs.clockwork.runs import ClaimedRun
 from tidegate_kernel.errors import InvalidEvent, Misconfigured
-from tidegate_kernel.event import Event, Headers, JobCode
+from tidegate_kernel.event import Event, JobCode
 
 LONGEST_KEY = 500
 """Characters of an item's key and of what it is done once by: both stand in indexes."""
 
 
-class ItemRecord(NamedTuple):
-    """Where an item stands, as a record: `topic` is the job, `partition` the run, `offset` its number in the run."""
-
-    topic: str
-    partition: int
-    offset: int
-    timestamp: int
-    key: bytes | None
-    value: bytes | None = None
-    headers: Headers = ()
-
-
 class Item(NamedTuple):
-    """`key`: its place in the query's order; `identity`: by what it is done once in its scope."""
+    """`key`: its place in the query's order; `identity`: by what it is done once in its scope.
+
+    `page_after`: the key behind which its page was asked for, None for the first page.
+    """
 
     key: str
     identity: str
     arrival: Arrival
+    page_after: str | None = None
 
 
 class Items:
@@ -64,7 +57,7 @@ class Items:
             raise Misconfigured(
                 f"job {self._job.code!r}: its query answers with {type(answer).__name__}, not with a list"
             )
-        items = [self._item(each) for each in answer]
+        items = [self._item(each, after) for each in answer]
         keys = [item.key for item in items]
         if after in keys or len(set(keys)) < len(keys):
             raise Misconfigured(
@@ -73,19 +66,21 @@ class Items:
             )
         return items
 
-    def _item(self, item: Any) -> Item:
+    def _item(self, item: Any, after: str | None) -> Item:
         key, identity = self._job.key(item), self._job.item_identity(item, self.occasion)
         for name, text in (("key", key), ("idempotency_key", identity)):
             if not _is_storable(text):
                 raise InvalidEvent(
                     f"job {self._job.code!r}: {name} of an item is no text of 1 to {LONGEST_KEY} characters"
                 )
-        return Item(key, identity, self._arrival(item, self._command, key=key, identity=identity))
+        return Item(key, identity, self._arrival(item, self._command, key=key, identity=identity), after)
 
     def _arrival(self, content: Any, route: Route[Any], *, key: str, identity: str) -> Arrival:
         run, self._count = self._run, self._count + 1
         scheduled_ms = int(run.scheduled_at.timestamp() * 1000)
-        record = ItemRecord(self._job.code, run.id, self._count, scheduled_ms, key.encode("utf-8", "surrogatepass"))
+        spelled = key.encode("utf-8", "surrogatepass")
+        tag = RunTag(run.id, run.token, run.correlation_id)
+        record = ItemRecord(self._job.code, run.id, self._count, scheduled_ms, spelled, tag)
         # Ids of what handlers publish derive from this one: it must tell scopes apart.
         scope = f"{quote(run.scope.tenant, safe='')}/{quote(run.scope.brand, safe='')}"
         event: Event[Any] = Event(

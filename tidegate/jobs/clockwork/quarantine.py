@@ -1,17 +1,30 @@
-"""Items that failed: which there are, and how a person lets runs try the quarantined ones again."""
+"""Items that failed: which there are, and what a person may decide about them. They are a job's dead letters.
+
+Done again they are by a run of their own (`ClaimedRun.is_replay`): of the occasion in which they failed, with what that
+run was told, and nothing else. The job's query answers with them anew, so that what was mended meanwhile counts.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
+from uuid import UUID
 
+import asyncpg
+
+from dlq.states import LetterState
 from tidegate.jobs.clockwork.declaration import ClockJob
+from tidegate.jobs.clockwork.letters import LetterHome, replay_instruction
 from tidegate.jobs.clockwork.runs import ClockRunId
 from tidegate.jobs.clockwork.scheduler import register_clock_job
+from tidegate.jobs.clockwork.scopes import lock_name
 from tidegate_kernel.audit import permitted
 from tidegate_kernel.errors import Misconfigured
-from tidegate_kernel.event import Scope
+from tidegate_kernel.event import JobId, Scope
+from tidegate_kernel.outbox import enqueue
 from tidegate_kernel.permissions import Action, Actor, Deed
 from tidegate_kernel.postgres import Connection, Pool, translated_errors
 from tidegate_kernel.queries import load_queries
@@ -21,7 +34,10 @@ _QUERIES = load_queries(__package__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LostItem:
-    """An item that failed. `key`: by what it is done once. One that is `quarantined` is tried again by no run."""
+    """An item that failed. `key`: by what it is done once. One that is `quarantined` is tried again by no run.
+
+    `letter`: the dead letter that a quarantined one is. `replay`: the run that somebody has asked to do it again.
+    """
 
     code: str
     tenant: str
@@ -32,44 +48,162 @@ class LostItem:
     error_class: str | None
     error_message: str | None
     decided_at: datetime
+    letter: UUID | None
+    reason: str | None
+    handler: str | None
+    stack: str | None
+    fingerprint: str | None
+    attempts: int | None
+    occurrences: int | None
+    first_failed_at: datetime | None
+    scheduled_at: datetime | None
+    correlation_id: UUID | None
+    replays: int
+    replay: int | None
+
+    @property
+    def instruction(self) -> str | None:
+        """The command that has it done again; None for one that the next run tries by itself."""
+        if self.letter is None:
+            return None
+        return replay_instruction(self.code, Scope(self.tenant, self.brand), self.letter)
 
 
 async def lost_items(connection: Connection, service: str, *, code: str | None, limit: int) -> Sequence[LostItem]:
-    """Returns items that failed and were not done since, the newest first. Raises Transient."""
+    """Returns items that failed and that nobody has done or discarded, the newest first. Raises Transient."""
     with translated_errors("read items"):
         rows = await connection.fetch(_QUERIES["lost_items"], service, code, limit)
     return [LostItem(**row) for row in rows]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Release:
-    """What somebody wants to be tried again: quarantined items of a scope; `keys` None: all of them."""
+class ItemChoice:
+    """Which items of a scope somebody means: some by their keys, some by their letters, or all quarantined ones."""
 
     job: ClockJob
     scope: Scope
-    keys: Sequence[str] | None
-    reason: str
+    keys: Sequence[str] = ()
+    letters: Sequence[UUID] = ()
+
+    @property
+    def is_all(self) -> bool:
+        return not self.keys and not self.letters
 
 
-async def release_items(database: Connection | Pool, actor: Actor, service: str, release: Release) -> int:
-    """The next run that meets the items tries them again; returns how many that are.
+class ItemPlan(NamedTuple):
+    """What a decision would be about: how many items, of how many occasions, why they failed, and since when."""
 
-    Raises Denied, also without a reason; Misconfigured where one of the keys is not quarantined; Transient.
+    items: int
+    occasions: int
+    reasons: Mapping[str, int]
+    first_failed_at: datetime | None
+
+
+class Replayed(NamedTuple):
+    """Items that will be done again, and the runs that do it."""
+
+    items: int
+    runs: Sequence[ClockRunId]
+
+
+async def plan_items(connection: Connection, service: str, choice: ItemChoice) -> ItemPlan:
+    """Returns what a replay or discard would be about; nothing changes. Raises Misconfigured, Transient."""
+    with translated_errors("read items"):
+        async with connection.transaction():
+            number = await register_clock_job(connection, service, choice.job)
+            rows = await _chosen(connection, number, choice)
+    reasons: defaultdict[str, int] = defaultdict(int)
+    for row in rows:
+        reasons[row["reason"] or row["error_class"] or "unknown"] += 1
+    failed = [at for row in rows if (at := row["first_failed_at"] or row["decided_at"]) is not None]
+    return ItemPlan(len(rows), len({row["scheduled_at"] for row in rows}), dict(reasons), min(failed, default=None))
+
+
+async def replay_items(
+    database: Connection | Pool, actor: Actor, service: str, choice: ItemChoice, *, reason: str, now: datetime
+) -> Replayed:
+    """Runs are due that do the items again, one for each occasion in which some failed.
+
+    Raises Denied, also without a reason; Misconfigured where one of the items has not failed, or is being done again
+    already; Transient.
     """
-    scope, keys = release.scope, release.keys
-    # How many and not which: a key may be somebody's.
-    told = {"items": "all" if keys is None else len(keys)}
-    target = f"{service}.{release.job.code}"
-    tenant, brand = scope.tenant or None, scope.brand or None
-    deed = Deed(Action.DLQ_REPLAY, target, release.reason, told, tenant=tenant, brand=brand)
-    async with permitted(database, actor, deed) as connection:
-        number = await register_clock_job(connection, service, release.job)
-        wanted = None if keys is None else list(keys)
-        rows = await connection.fetch(_QUERIES["release_items"], number, scope.tenant, scope.brand, wanted)
-        missing = sorted(set(keys or ()) - {row["key"] for row in rows})
-        if missing:
-            raise Misconfigured(
-                f"job {release.job.code!r} has no quarantined item {missing[0]!r} of that tenant and brand; "
-                f"'tidegate jobs items {release.job.code}' shows which it has"
-            )
+    async with permitted(database, actor, _deed(service, choice, Action.DLQ_REPLAY, reason)) as connection:
+        decision = await _decide(connection, service, choice)
+        runs = []
+        for (scheduled_at, failed_in), keys in decision.by_occasion().items():
+            scope, arguments = decision.scope, (scheduled_at, now, decision.lock_name(service), failed_in)
+            told = (actor.name, reason.strip())
+            run = await connection.fetchval(_QUERIES["ask_for_replay"], *scope, *arguments, *told)
+            await connection.execute(_QUERIES["replay_items"], *scope, keys, run)
+            runs.append(ClockRunId(run))
+        return Replayed(len(decision.rows), runs)
+
+
+async def discard_items(
+    database: Connection | Pool, actor: Actor, service: str, choice: ItemChoice, *, reason: str, topic: str
+) -> int:
+    """Nobody will do the items, and `topic`, that of the job's letters, is told; returns how many they are.
+
+    Raises as `replay_items`.
+    """
+    async with permitted(database, actor, _deed(service, choice, Action.DLQ_DISCARD, reason)) as connection:
+        decision = await _decide(connection, service, choice)
+        rows, home = decision.rows, LetterHome(service, choice.job.code, topic)
+        await connection.execute(_QUERIES["discard_items"], *decision.scope, [row["key"] for row in rows])
+        at = await connection.fetchval("SELECT now()")
+        told = [
+            home.outcome(row["letter"], row["place"], LetterState.DISCARDED, at=at) for row in rows if row["letter"]
+        ]
+        await enqueue(connection, told, kind="dead_letter")
         return len(rows)
+
+
+@dataclass(frozen=True, slots=True)
+class _Decision:
+    """Items that are locked by the transaction that decides about them."""
+
+    number: JobId
+    choice: ItemChoice
+    rows: Sequence[asyncpg.Record]
+
+    @property
+    def scope(self) -> tuple[int, str, str]:
+        return self.number, self.choice.scope.tenant, self.choice.scope.brand
+
+    def lock_name(self, service: str) -> str:
+        job = self.choice.job
+        return lock_name(service, job.lock_key or job.code, self.choice.scope)
+
+    def by_occasion(self) -> Mapping[tuple[datetime, int], list[str]]:
+        """Keys by what their runs were made for, and by those runs: each was told parameters of its own."""
+        found: defaultdict[tuple[datetime, int], list[str]] = defaultdict(list)
+        for row in self.rows:
+            found[row["scheduled_at"], row["run"]].append(row["key"])
+        return found
+
+
+def _deed(service: str, choice: ItemChoice, action: Action, reason: str) -> Deed:
+    scope = choice.scope
+    # How many and not which: a key may be somebody's.
+    told = {"items": "all" if choice.is_all else len(choice.keys) + len(choice.letters)}
+    target = f"{service}.{choice.job.code}"
+    return Deed(action, target, reason, told, tenant=scope.tenant or None, brand=scope.brand or None)
+
+
+async def _decide(connection: Connection, service: str, choice: ItemChoice) -> _Decision:
+    number = await register_clock_job(connection, service, choice.job)
+    return _Decision(number, choice, await _chosen(connection, number, choice))
+
+
+async def _chosen(connection: Connection, number: JobId, choice: ItemChoice) -> Sequence[asyncpg.Record]:
+    keys, letters = (None, None) if choice.is_all else (list(choice.keys), list(choice.letters))
+    scope = (number, choice.scope.tenant, choice.scope.brand)
+    rows = await connection.fetch(_QUERIES["items_to_decide"], *scope, keys, letters)
+    missing = set(choice.keys) - {row["key"] for row in rows}
+    missing |= {str(letter) for letter in set(choice.letters) - {row["letter"] for row in rows}}
+    if missing:
+        raise Misconfigured(
+            f"job {choice.job.code!r} has no failed item {min(missing)!r} of that tenant and brand, or a run is about "
+            f"to do it again; 'tidegate jobs items {choice.job.code}' shows which it has"
+        )
+    return rows

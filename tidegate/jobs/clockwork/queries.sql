@@ -37,7 +37,7 @@ CROSS JOIN LATERAL (
     SELECT $9::boolean AND EXISTS (
         SELECT FROM tidegate.job_run AS r
         WHERE r.job = $1 AND r.tenant = s.tenant AND r.brand = s.brand AND r.state IN ('due', 'running')
-            AND r.scheduled_at <= $2
+            AND r.scheduled_at <= $2 AND NOT r.is_replay
     ) AS overlaps
 ) AS o
 ORDER BY s.tenant, s.brand
@@ -113,7 +113,8 @@ JOIN leased AS l ON l.name = f.lock_name
 WHERE r.id = f.id
 RETURNING
     r.id, r.job, r.tenant, r.brand, r.scheduled_at, r.started_at, r.trigger, r.lock_name, r.missed, r.attempt,
-    coalesce(r.first_run, r.id) AS first_run, r.parameters, r.correlation_id, r.token, r.processed, r.skipped, r.failed
+    coalesce(r.first_run, r.id) AS first_run, r.parameters, r.correlation_id, r.token, r.processed, r.skipped, r.failed,
+    r.is_replay
 
 -- name: held_up_runs
 -- How many runs of some jobs are due and wait because another run has their lease. $1 jobs, $2 now.
@@ -130,7 +131,8 @@ FROM tidegate.job_checkpoint AS c
 WHERE c.job = $1 AND c.tenant = $2 AND c.brand = $3 AND ($4::bigint IS NULL OR c.first_run = $4)
 
 -- name: take_items
--- In the transaction that does them: which items nobody has done yet; they are done if it commits. Whoever does one of them
+-- In the transaction that does them: which items nobody has done yet; they are done if it commits. `letter`: the dead letter
+-- that one has been until now. Whoever does one of them
 -- at the same time is waited for, and Postgres ends the transaction when its owner is silent for too long: one that was
 -- frozen would hold up for ever whoever goes on. $1 job, $2 tenant, $3 brand, $4 keys (distinct), $5 run, $6 milliseconds.
 WITH silence AS MATERIALIZED (
@@ -142,17 +144,42 @@ FROM unnest($4::text[]) AS k (key)
 CROSS JOIN silence
 ORDER BY k.key COLLATE "C"
 ON CONFLICT (job, tenant, brand, key) DO UPDATE
-SET run = EXCLUDED.run, outcome = 'done', error_class = NULL, error_message = NULL, decided_at = now()
+SET run = EXCLUDED.run, outcome = 'done', error_class = NULL, error_message = NULL, replay = NULL, decided_at = now()
 WHERE i.outcome = 'failed'
-RETURNING key
+RETURNING key, letter, decided_at
 
 -- name: give_up_items
--- Items that were taken in this transaction have failed. $1 job, $2 tenant, $3 brand, $4 keys, $5 outcome, $6 classes of
--- their errors, $7 messages.
+-- Items that were taken in this transaction have failed. $1 job, $2 tenant, $3 brand, $4 keys, $5 outcome, $6 what their run
+-- was made for, $7 its correlation id, $8 letters (NULL: none), $9 places, $10 keys that their pages began behind,
+-- $11 reasons, $12 handlers, $13 classes of their errors, $14 messages, $15 stacks, $16 fingerprints, $17 attempts.
 UPDATE tidegate.job_item AS i
-SET outcome = $5, error_class = g.error_class, error_message = g.error_message
-FROM unnest($4::text[], $6::text[], $7::text[]) AS g (key, error_class, error_message)
+SET outcome = $5, scheduled_at = $6, correlation_id = $7, letter = coalesce(i.letter, g.letter), place = g.place,
+    page_after = g.page_after, reason = g.reason, handler = g.handler, error_class = g.error_class,
+    error_message = g.error_message, stack = g.stack, fingerprint = g.fingerprint, attempts = g.attempts,
+    occurrences = coalesce(i.occurrences, 0) + 1, first_failed_at = coalesce(i.first_failed_at, now())
+FROM unnest(
+    $4::text[], $8::uuid[], $9::text[], $10::text[], $11::text[], $12::text[], $13::text[], $14::text[], $15::text[],
+    $16::text[], $17::integer[]
+) AS g (
+    key, letter, place, page_after, reason, handler, error_class, error_message, stack, fingerprint, attempts
+)
 WHERE i.job = $1 AND i.tenant = $2 AND i.brand = $3 AND i.key = g.key
+RETURNING i.key, i.letter, i.occurrences, i.first_failed_at, i.decided_at, coalesce(i.replays, 0) AS replays
+
+-- name: items_of_replay
+-- Items that a run is to do again, in their order. $1 the first run, $2 how many.
+SELECT i.key, i.page_after
+FROM tidegate.job_item AS i
+WHERE i.replay = $1 AND i.outcome = 'failed'
+ORDER BY i.place, i.key
+LIMIT $2
+
+-- name: miss_item
+-- In a transaction that settles: an item that its query does not answer with any more stays where it was. $1 job, $2 tenant,
+-- $3 brand, $4 key, $5 message.
+UPDATE tidegate.job_item AS i
+SET outcome = CASE WHEN i.letter IS NULL THEN 'failed' ELSE 'quarantined' END, replay = NULL, error_message = $5
+WHERE i.job = $1 AND i.tenant = $2 AND i.brand = $3 AND i.key = $4 AND i.outcome = 'failed'
 
 -- name: settle_unit
 -- In the transaction that did the items: the run is still its holder's, has come this far, and nobody takes its lease until
@@ -230,11 +257,11 @@ RETURNING r.id, r.job, r.tenant, r.brand, r.attempt, r.cancel_asked_by
 -- A run that goes on with one that has ended badly. $1 the run, $2 when it may begin.
 INSERT INTO tidegate.job_run (
     job, tenant, brand, scheduled_at, due_at, trigger, lock_name, attempt, first_run, parameters, asked_by, reason,
-    correlation_id
+    correlation_id, is_replay
 )
 SELECT
     r.job, r.tenant, r.brand, r.scheduled_at, $2, 'retry', r.lock_name, r.attempt + 1, coalesce(r.first_run, r.id),
-    r.parameters, r.asked_by, r.reason, r.correlation_id
+    r.parameters, r.asked_by, r.reason, r.correlation_id, r.is_replay
 FROM tidegate.job_run AS r
 WHERE r.id = $1
 RETURNING id
@@ -302,11 +329,11 @@ WHERE id IN (
 RETURNING id
 
 -- name: drop_done_items
--- Some of the results of items that were done long ago. $1 job, $2 before when, $3 how many.
+-- Some of the results of items that were done, or discarded, long ago. $1 job, $2 before when, $3 how many.
 DELETE FROM tidegate.job_item AS i
 USING (
     SELECT d.job, d.tenant, d.brand, d.key FROM tidegate.job_item AS d
-    WHERE d.job = $1 AND d.outcome = 'done' AND d.decided_at < $2
+    WHERE d.job = $1 AND d.outcome IN ('done', 'discarded') AND d.decided_at < $2
     LIMIT $3
     FOR UPDATE SKIP LOCKED
 ) AS old
@@ -314,20 +341,59 @@ WHERE i.job = old.job AND i.tenant = old.tenant AND i.brand = old.brand AND i.ke
 RETURNING i.key
 
 -- name: lost_items
--- Items of a service's jobs that failed and have not been done since, newest first. $1 service, $2 job (NULL: all),
--- $3 how many.
-SELECT j.code, i.tenant, i.brand, i.key, i.run, i.outcome, i.error_class, i.error_message, i.decided_at
+-- Items of a service's jobs that failed and that nobody has done or discarded since, newest first. $1 service, $2 job (NULL:
+-- all), $3 how many.
+SELECT
+    j.code, i.tenant, i.brand, i.key, i.run, i.outcome, i.error_class, i.error_message, i.decided_at, i.letter, i.reason,
+    i.handler, i.stack, i.fingerprint, i.attempts, i.occurrences, i.first_failed_at, i.scheduled_at, i.correlation_id,
+    coalesce(i.replays, 0) AS replays, i.replay
 FROM tidegate.job_item AS i
 JOIN tidegate.job AS j ON j.id = i.job
-WHERE j.service = $1 AND ($2::text IS NULL OR j.code = $2) AND i.outcome <> 'done'
+WHERE j.service = $1 AND ($2::text IS NULL OR j.code = $2) AND i.outcome IN ('failed', 'quarantined')
 ORDER BY i.decided_at DESC, i.key
 LIMIT $3
 
--- name: release_items
--- Quarantined items of a scope are tried again by the next run that meets them. $1 job, $2 tenant, $3 brand,
--- $4 keys (NULL: all).
+-- name: items_to_decide
+-- Items of a scope that failed and that no run is about to do again, locked until somebody has decided about them. $1 job,
+-- $2 tenant, $3 brand, $4 keys, $5 letters (both NULL: all quarantined ones).
+SELECT
+    i.key, i.letter, i.run, i.outcome, i.reason, i.error_class, i.first_failed_at, i.decided_at,
+    coalesce(i.scheduled_at, i.decided_at) AS scheduled_at, coalesce(i.place, i.key) AS place
+FROM tidegate.job_item AS i
+WHERE i.job = $1 AND i.tenant = $2 AND i.brand = $3 AND i.outcome IN ('failed', 'quarantined')
+    AND (i.key = ANY($4::text[]) OR i.letter = ANY($5::uuid[]) OR (
+        $4::text[] IS NULL AND $5::uuid[] IS NULL AND i.outcome = 'quarantined'
+    ))
+    AND NOT EXISTS (
+        SELECT FROM tidegate.job_run AS r
+        WHERE i.replay IN (r.id, r.first_run) AND r.job = i.job AND r.state IN ('due', 'running')
+    )
+ORDER BY i.key
+FOR UPDATE OF i
+
+-- name: ask_for_replay
+-- A run that does items of one occasion again, with what the run was told in which they failed. $1 job, $2 tenant, $3 brand,
+-- $4 what it was made for, $5 when it may begin, $6 name of its lease, $7 the run in which they failed, $8 by whom, $9 why.
+INSERT INTO tidegate.job_run (
+    job, tenant, brand, scheduled_at, due_at, trigger, lock_name, parameters, asked_by, reason, is_replay
+)
+SELECT
+    $1, $2, $3, $4, $5, 'manual', $6,
+    coalesce((SELECT r.parameters FROM tidegate.job_run AS r WHERE r.id = $7), '{}'), $8, $9, true
+RETURNING id
+
+-- name: replay_items
+-- Items are to be done again by a run. $1 job, $2 tenant, $3 brand, $4 keys, $5 the run.
 UPDATE tidegate.job_item AS i
-SET outcome = 'failed'
-WHERE i.job = $1 AND i.tenant = $2 AND i.brand = $3 AND i.outcome = 'quarantined'
-    AND ($4::text[] IS NULL OR i.key = ANY($4))
-RETURNING i.key
+SET outcome = 'failed', replay = $5, replays = coalesce(i.replays, 0) + 1
+WHERE i.job = $1 AND i.tenant = $2 AND i.brand = $3 AND i.key = ANY($4::text[])
+
+-- name: discard_items
+-- Nobody will do these items. $1 job, $2 tenant, $3 brand, $4 keys.
+UPDATE tidegate.job_item AS i
+SET outcome = 'discarded', replay = NULL, decided_at = now()
+WHERE i.job = $1 AND i.tenant = $2 AND i.brand = $3 AND i.key = ANY($4::text[])
+
+-- name: is_outbox_full
+-- Whether so many records wait for Kafka; reads no more of them. $1 how many.
+SELECT count(*) >= $1 FROM (SELECT FROM tidegate.outbox AS o WHERE o.failed_at IS NULL LIMIT $1) AS w

@@ -18,8 +18,11 @@ from tidegate.jobs.clockwork.runs import (
     LEASE_TTL,
     ClaimedRun,
     RunState,
+    Wish,
     cursor_of,
     end_run,
+    is_outbox_full,
+    items_of_replay,
     put_back,
     retry_run,
     state_under,
@@ -28,6 +31,7 @@ from tidegate.jobs.clockwork.units import Interrupted, ItemFailed, RunHands, Uni
 from tidegate_kernel import logs
 from tidegate_kernel.errors import LeaseLost, Misconfigured, Poison, Reason, TidegateError, Transient
 from tidegate_kernel.lease import Lease
+from tidegate_kernel.postgres import Connection
 from tidegate_kernel.tracing import AttributeValue, run_span
 
 _log = structlog.get_logger(__name__)
@@ -145,6 +149,8 @@ class _Road:
         self._items, self._units = Items(hands.job, run), Units(hands, run)
 
     async def work(self) -> Ending:
+        if self._run.is_replay:
+            return await self._replay()
         cursor = await self._cursor()
         while not self._hands.stop.is_set():
             batch = await self._load(cursor)
@@ -159,13 +165,41 @@ class _Road:
 
     async def _work_batch(self, batch: Sequence[Item]) -> Ending | None:
         for unit in units_of(batch, is_batch=self._hands.job.unit == "batch"):
-            wish = await self._units.do(unit)
-            if wish.cancelled_by is not None:
-                return Ending(RunState.CANCELLED, why=f"asked for by {wish.cancelled_by}")
-            if wish.is_paused:
-                return Ending(RunState.DUE, why="the job is paused")
-            if self._hands.stop.is_set():
-                return Ending(RunState.DUE, why="the process is to end")
+            if (ending := self._asked_to_end(await self._units.do(unit))) is not None:
+                return ending
+        return None
+
+    def _asked_to_end(self, wish: Wish) -> Ending | None:
+        if wish.cancelled_by is not None:
+            return Ending(RunState.CANCELLED, why=f"asked for by {wish.cancelled_by}")
+        if wish.is_paused:
+            return Ending(RunState.DUE, why="the job is paused")
+        if self._hands.stop.is_set():
+            return Ending(RunState.DUE, why="the process is to end")
+        return None
+
+    async def _replay(self) -> Ending:
+        """Each item that was asked for is done again; what the query does not answer with any more stays as it was."""
+        while waiting := await self._asked_for():
+            for identity, page_after in waiting:
+                item = await self._found_again(identity, page_after)
+                wish = await (self._units.miss(identity) if item is None else self._units.do([item]))
+                if (ending := self._asked_to_end(wish)) is not None:
+                    return ending
+        return Ending(RunState.DONE)
+
+    async def _asked_for(self) -> Sequence[tuple[str, str | None]]:
+        async with self._hands.transaction() as connection:
+            return await items_of_replay(connection, self._run, limit=self._hands.job.batch_size)
+
+    async def _found_again(self, identity: str, page_after: str | None) -> Item | None:
+        """The item as its query answers with it now: on the page that it was on, or behind, if others came between."""
+        cursor = page_after
+        while batch := await self._load(cursor):
+            found = next((item for item in batch if item.identity == identity), None)
+            if found is not None:
+                return found
+            cursor = batch[-1].key
         return None
 
     async def _cursor(self) -> str | None:
@@ -177,10 +211,17 @@ class _Road:
         page = self._items.page(cursor)
         with suppress(_ReadOnly):
             async with self._hands.transaction() as connection:
+                await self._require_room(connection)
                 answer = await self._hands.mediator.ask(page, connection)
                 raise _ReadOnly
         with Blaming(lambda: page, lambda error: error):
             return self._items.batch(answer, after=cursor)
+
+    async def _require_room(self, connection: Connection) -> None:
+        """Raises Transient while so much waits for Kafka that more would fill the database: the run goes on later."""
+        limit = self._hands.outbox_limit
+        if await is_outbox_full(connection, limit):
+            raise Transient(f"{limit} records wait in the outbox for Kafka, which is the limit (outbox_limit)")
 
 
 class _ReadOnly(Exception):

@@ -73,7 +73,8 @@ NOTHING_DONE = Tally()
 class ClaimedRun:
     """A run in the hands of a holder. `first_run`: the run that it goes on with; its own number if it is no retry.
 
-    `tally`: what was done of it before, if it was put back. `started_at`: when it was first claimed, by the database.
+    `started_at`: when it was first claimed, by the database. `tally`: what was done of it before, if it was put back.
+    `is_replay`: it does what was a dead letter, nothing else.
     """
 
     id: ClockRunId
@@ -90,6 +91,7 @@ class ClaimedRun:
     correlation_id: UUID
     token: Token
     tally: Tally = NOTHING_DONE
+    is_replay: bool = False
 
     @property
     def fence(self) -> tuple[int, str, int]:
@@ -148,6 +150,17 @@ async def cursor_of(connection: Connection, run: ClaimedRun, *, is_carried_on: b
         _QUERIES["read_checkpoint"], run.job, run.scope.tenant, run.scope.brand, since
     )
     return found
+
+
+async def items_of_replay(connection: Connection, run: ClaimedRun, *, limit: int) -> Sequence[tuple[str, str | None]]:
+    """What a replay has yet to do: by what each is done once, and the key behind which its page began."""
+    rows = await connection.fetch(_QUERIES["items_of_replay"], run.first_run, limit)
+    return [(row["key"], row["page_after"]) for row in rows]
+
+
+async def is_outbox_full(connection: Connection, limit: int) -> bool:
+    """Whether `limit` records wait for Kafka; reads no more than that."""
+    return bool(await connection.fetchval(_QUERIES["is_outbox_full"], limit))
 
 
 async def settle_unit(connection: Connection, run: ClaimedRun, tally: Tally, *, cursor: str | None) -> Wish:
@@ -227,4 +240,5 @@ def _claimed(row: asyncpg.Record) -> ClaimedRun:
         correlation_id=row["correlation_id"],
         token=Token(row["token"]),
         tally=Tally(row["processed"], row["skipped"], row["failed"]),
+        is_replay=row["is_replay"],
     )

@@ -6,7 +6,9 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
+from typing import NamedTuple
+from uuid import UUID
 
 import asyncpg
 import structlog
@@ -16,8 +18,10 @@ from consumers.dispatch import HandlerFailed, Prepared, hidden_failure
 from consumers.failure import FailureClass, classify
 from consumers.judging import Judge
 from dlq.cause import Cause, cause_of
+from dlq.states import LetterState
 from tidegate.jobs.clockwork.declaration import ClockJob
 from tidegate.jobs.clockwork.items import Item
+from tidegate.jobs.clockwork.letters import LetterHome, Lost, give_up
 from tidegate.jobs.clockwork.maintenance import note_removal
 from tidegate.jobs.clockwork.runs import ClaimedRun, Tally, Wish, progress_of, settle_unit
 from tidegate.jobs.mediator import Mediator
@@ -35,6 +39,9 @@ _QUERIES = load_queries(__package__)
 
 # A handler is cut off at its time limit; a transaction that is silent for longer than that has lost its process.
 _SILENCE_BEYOND_HANDLERS = timedelta(seconds=5)
+OUTBOX_LIMIT = 100_000
+"""Records in the outbox at which runs rest: some hundred MB of events, hours of an outage of Kafka for most jobs."""
+_MISSED = "asked for again, and the job's query does not answer with it any more; discard it if that is right"
 
 
 class Outage(Transient):
@@ -64,6 +71,8 @@ class RunHands:
     clock: Clock
     metrics: Metrics
     stop: asyncio.Event
+    letters: LetterHome
+    outbox_limit: int = OUTBOX_LIMIT
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Connection]:
@@ -78,9 +87,17 @@ class _Tries:
     """What is remembered of a unit between its attempts: how its items failed, and which of them were given up."""
 
     attempts: Attempts = field(default_factory=Attempts)
-    given_up: dict[str, Cause] = field(default_factory=dict)
+    given_up: dict[str, Lost] = field(default_factory=dict)
     count: int = 0
     is_isolating: bool = False
+
+
+class _Taken(NamedTuple):
+    """An item that is to be done, and the dead letter that it has been until `at`."""
+
+    item: Item
+    letter: UUID | None
+    at: datetime
 
 
 class Units:
@@ -119,23 +136,43 @@ class Units:
         untried = [item for item in unit if item.identity not in tries.given_up]
         prepared = await self._prepare(untried)
         async with self._hands.transaction() as connection:
-            fresh = await self._take(connection, unit)
+            taken = await self._take(connection, unit)
+            fresh = [each.item for each in taken]
             published = await self._dispatch(connection, fresh, prepared, tries)
-            lost = [item for item in fresh if item.identity in tries.given_up]
-            await self._record(connection, lost, tries)
+            lost = [tries.given_up[item.identity] for item in fresh if item.identity in tries.given_up]
+            await self._tell_letters(connection, taken, lost)
             await enqueue(connection, published)
             tally = Tally(len(fresh) - len(lost), len(unit) - len(fresh), len(lost))
             # Last, so that the lease's row is locked for no longer than a COMMIT takes: it has to be renewed meanwhile.
-            wish = await settle_unit(connection, self._run, tally, cursor=unit[-1].key)
+            wish = await settle_unit(connection, self._run, tally, cursor=self._cursor_at(unit[-1]))
             # After it, as who cancels a run by hand does it: run and audit in the other order could deadlock with them.
             await note_removal(connection, self._job, self._run, tally.processed)
+        self._count(tally)
+        for each in lost:
+            cause, then = each.cause, "quarantined" if self._is_final else "failed"
+            _log.warning(logs.RUN_ITEM_FAILED, error_class=cause.error_class, error=cause.message, then=then)
+        return wish
+
+    async def miss(self, identity: str) -> Wish:
+        """An item that was to be done again is not there any more, and stays as it was. Raises LeaseLost, Transient."""
+        run = self._run
+        async with self._hands.transaction() as connection:
+            scope = (run.job, run.scope.tenant, run.scope.brand)
+            await connection.execute(_QUERIES["miss_item"], *scope, identity, _MISSED)
+            tally = Tally(failed=1)
+            wish = await settle_unit(connection, run, tally, cursor=None)
+        self._count(tally)
+        _log.warning(logs.RUN_ITEM_FAILED, error_class="", error=_MISSED, then="left where it was")
+        return wish
+
+    def _count(self, tally: Tally) -> None:
         self._known = self._known.plus(tally)
         for outcome, items in tally._asdict().items():
             self._hands.metrics.run_items.labels(self._job.code, outcome).inc(items)
-        for item in lost:
-            cause = tries.given_up[item.identity]
-            _log.warning(logs.RUN_ITEM_FAILED, error_class=cause.error_class, error=cause.message, then=self._outcome)
-        return wish
+
+    def _cursor_at(self, last: Item) -> str | None:
+        # A replay does single items, wherever they stand: the next run must not go on behind them.
+        return None if self._run.is_replay else last.key
 
     async def _prepare(self, items: Sequence[Item]) -> Prepared:
         mediator = self._hands.mediator
@@ -143,14 +180,15 @@ class Units:
             return {}
         return {item.arrival.record.offset: await mediator.prepare(item.arrival) for item in items}
 
-    async def _take(self, connection: Connection, unit: Sequence[Item]) -> Sequence[Item]:
-        """The items that nobody has done yet: the first of those that are done once by the same."""
+    async def _take(self, connection: Connection, unit: Sequence[Item]) -> Sequence[_Taken]:
+        """The items that nobody has done yet, in order: the first of those that are done once by the same."""
         run, first = self._run, {item.identity: item for item in reversed(unit)}
         rows = await connection.fetch(
             _QUERIES["take_items"], run.job, run.scope.tenant, run.scope.brand, list(first), run.id, self._silence_ms
         )
-        taken = {row["key"] for row in rows}
-        return [item for item in unit if item.identity in taken and first[item.identity] is item]
+        taken = {row["key"]: row for row in rows}
+        fresh = [item for item in unit if item.identity in taken and first[item.identity] is item]
+        return [_Taken(item, taken[item.identity]["letter"], taken[item.identity]["decided_at"]) for item in fresh]
 
     async def _dispatch(
         self, connection: Connection, fresh: Sequence[Item], prepared: Prepared, tries: _Tries
@@ -182,24 +220,21 @@ class Units:
             raise HandlerFailed(arrivals[0], error) from error
         return published
 
-    async def _record(self, connection: Connection, lost: Sequence[Item], tries: _Tries) -> None:
-        if not lost:
-            return
-        run, causes = self._run, [tries.given_up[item.identity] for item in lost]
-        await connection.execute(
-            _QUERIES["give_up_items"],
-            run.job,
-            run.scope.tenant,
-            run.scope.brand,
-            [item.identity for item in lost],
-            self._outcome,
-            [cause.error_class for cause in causes],
-            [cause.message for cause in causes],
-        )
+    async def _tell_letters(self, connection: Connection, taken: Sequence[_Taken], lost: Sequence[Lost]) -> None:
+        """What failed is recorded, and the topic of the job's letters told: of new ones, and of those resolved."""
+        home = self._hands.letters
+        told: list[Outgoing] = []
+        if lost:
+            told += await give_up(connection, home, self._run, lost, is_final=self._is_final)
+        given_up = {each.item.identity for each in lost}
+        for item, letter, at in taken:
+            if letter is not None and item.identity not in given_up:
+                told.append(home.outcome(letter, item.key, LetterState.RESOLVED, at=at))
+        await enqueue(connection, told, kind="dead_letter")
 
     @property
-    def _outcome(self) -> str:
-        return "quarantined" if self._job.partial_failure == "quarantine" else "failed"
+    def _is_final(self) -> bool:
+        return self._job.partial_failure == "quarantine"
 
     async def _judge(self, failed: HandlerFailed, unit: Sequence[Item], tries: _Tries) -> None:
         """Of a call for the whole unit: it is tried again, item by item if one of them has to pay."""
@@ -215,10 +250,12 @@ class Units:
         reason = await self._reason(failed, tries)
         if reason is None:
             return False
-        cause = cause_of(failed.cause, reason, handler=self._hands.mediator.handler_name(failed.arrival))
+        handler = self._hands.mediator.handler_name(failed.arrival)
+        cause = cause_of(failed.cause, reason, handler=handler)
         if self._job.partial_failure == "stop":
             raise ItemFailed(cause, is_final=classify(failed.cause) is FailureClass.POISON) from failed.cause
-        tries.given_up[item.identity] = cause
+        made = max(1, tries.attempts.made_at(item.arrival.record.offset))
+        tries.given_up[item.identity] = Lost(item, reason, cause, made, handler)
         return True
 
     async def _reason(self, failed: HandlerFailed, tries: _Tries) -> Reason | None:
