@@ -6,6 +6,8 @@ the day. (dict "of" LABELS "rules" VALUES) */}}
   severity: critical
   for: 5m
   summary: No worker answers, so that nothing is consumed.
+  # What is absent has no labels of its own.
+  labels: { {{- $of | replace "=" ": " | replace "," ", " -}} }
   expr: absent(up{ {{- $of -}} } == 1)
 - name: TidegatePartitionBlocked
   severity: critical
@@ -51,8 +53,7 @@ the day. (dict "of" LABELS "rules" VALUES) */}}
   summary: "{{ "{{ $labels.job }}" }} has {{ "{{ $value }}" }} undecided dead letters more than an hour ago."
   expr: >-
     max by (namespace, service, job) (tidegate_unresolved_letters{ {{- $of -}} })
-    - (max by (namespace, service, job) (tidegate_unresolved_letters{ {{- $of -}} } offset 1h)
-    or max by (namespace, service, job) (tidegate_unresolved_letters{ {{- $of -}} }) * 0) > {{ .rules.deadLettersAnHour }}
+    - max by (namespace, service, job) (tidegate_unresolved_letters{ {{- $of -}} } offset 1h) > {{ .rules.deadLettersAnHour }}
 - name: TidegateDeadLetterForgotten
   severity: warning
   for: 1h

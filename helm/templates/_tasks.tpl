@@ -60,7 +60,7 @@ metadata:
     app.kubernetes.io/component: {{ .kind }}
 spec:
   {{- if $there }}
-  {{- omit $there.spec "suspend" | toYaml | nindent 2 }}
+  {{- include "tidegate.asItStands" $there.spec | nindent 2 }}
   {{- else }}
   backoffLimit: {{ $root.Values.tasks.backoffLimit }}
   {{- with $root.Values.tasks.ttlSecondsAfterFinished }}
@@ -79,4 +79,14 @@ spec:
       {{- $token := dict "TIDEGATE_TOKEN" $root.Values.tasks.tokenSecret }}
       {{- include "tidegate.pod" (dict "root" $root "name" .kind "args" .args "secretEnv" $token "resources" $root.Values.tasks.resources) | nindent 6 }}
   {{- end }}
+{{- end -}}
+
+{{/* The specification of a Job without what Kubernetes itself has put there: with it no roll back could make the Job anew. */}}
+{{- define "tidegate.asItStands" -}}
+{{- $spec := deepCopy . -}}
+{{- range list "controller-uid" "job-name" "batch.kubernetes.io/controller-uid" "batch.kubernetes.io/job-name" -}}
+{{- $_ := unset $spec.template.metadata.labels . -}}
+{{- end -}}
+{{- $_ := unset $spec.template.metadata "creationTimestamp" -}}
+{{- omit $spec "selector" "suspend" | toYaml -}}
 {{- end -}}

@@ -42,9 +42,9 @@ def library(name: str) -> Any:
     return importlib.import_module(name)
 
 
-def helm(*arguments: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
-    """What Helm says, without what a user of this machine has configured."""
-    environment = {"HOME": "/nonexistent", "PATH": os.environ["PATH"], "HELM_CACHE_HOME": "/nonexistent"}
+def helm(*arguments: str, stdin: str | None = None, kubeconfig: str = "") -> subprocess.CompletedProcess[str]:
+    """What Helm says, without what a user of this machine has configured, nor any cluster that is not named."""
+    environment = {"HOME": str(ROOT / ".state" / "helm"), "PATH": os.environ["PATH"], "KUBECONFIG": kubeconfig}
     command = [program("helm"), *arguments]
     return subprocess.run(
         command, cwd=ROOT, env=environment, input=stdin, capture_output=True, text=True, check=False, timeout=60

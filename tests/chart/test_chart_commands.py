@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from typing import cast
 
 import httpx
 import pytest
@@ -18,7 +19,7 @@ from tidegate.stack.names import StackAddresses
 from tidegate_kernel.settings import read_settings
 
 # Typer has a copy of Click of its own, and no public name for this.
-_UsageError = typer.BadParameter.__bases__[0]
+_UsageError = cast("type[Exception]", typer.BadParameter.__bases__[0])
 _SETS = [path.stem for path in EXAMPLES]
 
 

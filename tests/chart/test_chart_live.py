@@ -1,0 +1,147 @@
+"""The chart on a real API server: what it takes, and what a release goes through from install to uninstall."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from tests.chart.cluster import Cluster, running_cluster
+from tests.chart.rendering import EXAMPLES, example
+from tests.chart.schemas import without_foreign
+
+pytestmark = pytest.mark.timeout(180)
+
+_SHOP = ("-f", "helm/examples/shop.yaml")
+_NEW_IMAGE = ("--set", "image.digest=", "--set", "image.tag=4.3")
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """One for all tests; each has a namespace of its own."""
+    with running_cluster(tmp_path_factory.mktemp("kube")) as running:
+        yield running
+
+
+def test_server_takes_every_set_of_values(cluster: Cluster) -> None:
+    """Schemas know keys and types; the server knows names, ports, selectors and quantities as well."""
+    cluster.namespace("shop")
+    for account in ("shop-tidegate", "shop-migrations"):
+        cluster.must("create", "serviceaccount", account, "-n", "shop")
+    for values in EXAMPLES:
+        objects = json.dumps({"apiVersion": "v1", "kind": "List", "items": [*without_foreign(example(values.stem))]})
+        done = cluster.kubectl("apply", "-n", "shop", "--dry-run=server", "--validate=strict", "-f", "-", stdin=objects)
+        assert done.returncode == 0, f"{values.stem}: {done.stderr}"
+        # A Deployment whose pods the standard would refuse is taken, with a warning.
+        assert "would violate PodSecurity" not in done.stderr, f"{values.stem}: {done.stderr}"
+
+
+def test_server_refuses_what_is_wrong(cluster: Cluster) -> None:
+    """A server that took everything would prove nothing."""
+    scaled = next(each for each in example("shop") if each["kind"] == "ScaledObject")
+    misspelt = json.dumps({**scaled, "spec": {**scaled["spec"], "maxReplicas": 3}})
+    done = cluster.kubectl("apply", "--dry-run=server", "--validate=strict", "-f", "-", stdin=misspelt)
+    assert done.returncode != 0
+    assert 'unknown field "spec.maxReplicas"' in done.stderr
+
+
+def test_upgrade_migrates_rolls_and_migrates(cluster: Cluster) -> None:
+    """New code needs its tables before it starts; what old code needs may go after it has left, not before."""
+    place = cluster.namespace("upgrade")
+
+    cluster.install(place, *_SHOP)
+    installed = cluster.happened(place)
+    cluster.upgrade(place, *_SHOP, *_NEW_IMAGE)
+    upgraded = cluster.happened(place)[len(installed) :]
+
+    for happened in (installed, upgraded):
+        assert happened[:2] == [f"shop-tidegate-migrate-pre: {what}" for what in ("SuccessfulCreate", "Completed")]
+        assert happened[-2:] == [f"shop-tidegate-migrate-post: {what}" for what in ("SuccessfulCreate", "Completed")]
+        assert {each.partition(":")[0] for each in happened[2:-2]} == {
+            "shop-tidegate-ledger",
+            "shop-tidegate-search",
+            "shop-tidegate-revenue",
+        }
+    assert _images(cluster, place) == {"registry.example.com/shop:4.3"}
+
+
+def test_rollback_brings_the_old_code_and_leaves_the_schema(cluster: Cluster) -> None:
+    """At night it has to be one command that asks nothing."""
+    place = cluster.namespace("rollback")
+    cluster.install(place, *_SHOP)
+    before = _images(cluster, place)
+    cluster.upgrade(place, *_SHOP, *_NEW_IMAGE)
+    seen = len(cluster.happened(place))
+
+    cluster.helm("rollback", "shop", "1", "-n", place, "--wait", "--timeout", "60s")
+
+    assert _images(cluster, place) == before
+    assert not [each for each in cluster.happened(place)[seen:] if "migrate" in each]
+
+
+def test_check_of_the_release_runs_for_every_workload(cluster: Cluster) -> None:
+    """`helm test` is what a pipeline asks after an upgrade."""
+    place = cluster.namespace("checked")
+    cluster.install(place, "-f", "helm/examples/static-members.yaml")
+
+    told = cluster.helm("test", "shop", "-n", place, "--timeout", "60s")
+
+    assert told.count("Phase:          Succeeded") == 2, told
+
+
+def test_tasks_run_once_whatever_is_upgraded(cluster: Cluster) -> None:
+    """A backfill that began anew with each release would be one that never ends."""
+    place = cluster.namespace("tasks")
+    tasks = ("-f", "helm/examples/tasks.yaml", "--wait-for-jobs")
+    cluster.install(place, *tasks)
+    first = _jobs(cluster, place)
+
+    cluster.upgrade(place, *tasks, "--set", "image.tag=4.3", "--set", "worker.replicas=1")
+    second = _jobs(cluster, place)
+    cluster.upgrade(place, *tasks, "--set", "backfills.repair.fromCheckpoint=weekly")
+    third = _jobs(cluster, place)
+
+    assert len(first) == 6
+    assert all(complete for _, complete in first.values()), first
+    assert second == first
+    assert len(third.items() - second.items()) == 1
+    assert len(third) == 6
+    # The manifest of an upgrade, taken from the live Job, has to be one that makes it anew.
+    cluster.must("delete", "jobs", "-n", place, "-l", "app.kubernetes.io/component=backfill")
+    cluster.helm("rollback", "shop", "2", "-n", place, "--wait", "--timeout", "60s")
+    assert _jobs(cluster, place).keys() == first.keys()
+
+
+def test_uninstall_leaves_nothing(cluster: Cluster) -> None:
+    """What stays behind makes the next install fail, or runs on unseen."""
+    place = cluster.namespace("gone")
+    kinds = "deployments,statefulsets,jobs,pods,services,configmaps,serviceaccounts,scaledobjects,prometheusrules"
+    before = _names(cluster, kinds, place)
+    cluster.install(place, *_SHOP)
+    assert _names(cluster, kinds, place) > before
+
+    cluster.helm("uninstall", "shop", "-n", place, "--wait", "--timeout", "60s")
+
+    assert _names(cluster, kinds, place) == before
+
+
+def _images(cluster: Cluster, place: str) -> set[str]:
+    deployments = cluster.listed("deployments", place)
+    assert all(each["status"].get("readyReplicas") == each["spec"]["replicas"] for each in deployments)
+    return {each["spec"]["template"]["spec"]["containers"][0]["image"] for each in deployments}
+
+
+def _jobs(cluster: Cluster, place: str) -> dict[str, tuple[str, bool]]:
+    """Jobs by name: which object it is, and whether it is complete."""
+    return {
+        each["metadata"]["name"]: (each["metadata"]["uid"], bool(each["status"].get("succeeded")))
+        for each in cluster.listed("jobs", place)
+    }
+
+
+def _names(cluster: Cluster, kinds: str, place: str) -> set[str]:
+    found = cluster.listed(kinds, place)
+    return {
+        f"{each['kind']}/{each['metadata']['name']}" for each in found if "deletionTimestamp" not in each["metadata"]
+    }
