@@ -20,20 +20,34 @@ if TYPE_CHECKING:
     from projections.elasticsearch import Elasticsearch
     from projections.writes import Delete, Upsert, Write
     from tidegate.app import App
-    from tidegate.jobs.clockwork.declaration import ByRule, MaintenanceJob, Occasion, Page, ScheduledJob
+    from tidegate.jobs.clockwork.declaration import (
+        ByRule,
+        Circuit,
+        MaintenanceJob,
+        Occasion,
+        Page,
+        ProviderSyncJob,
+        Pull,
+        RateLimit,
+        ScheduledJob,
+    )
+    from tidegate.jobs.clockwork.provider.http import HttpProvider
+    from tidegate.jobs.clockwork.provider.pulling import AccessRefused, PageGone, ProviderAway, Pulled, Throttled
     from tidegate.jobs.clockwork.schedule import Cron, Every
     from tidegate.jobs.clockwork.scopes import AcrossScopes
     from tidegate.jobs.context import Context
     from tidegate.jobs.declaration import ConsumerJob, Dependency, FoldJob, ProjectionJob
-    from tidegate.jobs.handlers import Handler, answer, handle, handle_batch
+    from tidegate.jobs.handlers import Handler, answer, fetch, handle, handle_batch
     from tidegate.jobs.text import Text
     from tidegate_kernel.errors import Rejected, RetryLater, TidegateError
     from tidegate_kernel.event import Event, Scope
 
 __all__ = [
+    "AccessRefused",
     "AcrossScopes",
     "App",
     "ByRule",
+    "Circuit",
     "ClickHouse",
     "CloudEvents",
     "ConsumerJob",
@@ -48,13 +62,20 @@ __all__ = [
     "FloodLimit",
     "FoldJob",
     "Handler",
+    "HttpProvider",
     "Json",
     "MaintenanceJob",
     "Occasion",
     "Page",
+    "PageGone",
     "ParkingLimit",
     "PlainJson",
     "ProjectionJob",
+    "ProviderAway",
+    "ProviderSyncJob",
+    "Pull",
+    "Pulled",
+    "RateLimit",
     "RecordTime",
     "Rejected",
     "RetryLater",
@@ -64,6 +85,7 @@ __all__ = [
     "Scope",
     "ScopeFields",
     "Text",
+    "Throttled",
     "TidegateError",
     "Tombstone",
     "Topic",
@@ -72,6 +94,7 @@ __all__ = [
     "Write",
     "__version__",
     "answer",
+    "fetch",
     "fold",
     "handle",
     "handle_batch",
@@ -92,12 +115,16 @@ _HOMES = {
     "projections.elasticsearch": "Elasticsearch",
     "projections.writes": "Delete Upsert Write",
     "tidegate.app": "App",
-    "tidegate.jobs.clockwork.declaration": "ByRule MaintenanceJob Occasion Page ScheduledJob",
+    "tidegate.jobs.clockwork.declaration": (
+        "ByRule Circuit MaintenanceJob Occasion Page ProviderSyncJob Pull RateLimit ScheduledJob"
+    ),
+    "tidegate.jobs.clockwork.provider.http": "HttpProvider",
+    "tidegate.jobs.clockwork.provider.pulling": "AccessRefused PageGone ProviderAway Pulled Throttled",
     "tidegate.jobs.clockwork.schedule": "Cron Every",
     "tidegate.jobs.clockwork.scopes": "AcrossScopes",
     "tidegate.jobs.context": "Context",
     "tidegate.jobs.declaration": "ConsumerJob Dependency FoldJob ProjectionJob",
-    "tidegate.jobs.handlers": "Handler answer handle handle_batch",
+    "tidegate.jobs.handlers": "Handler answer fetch handle handle_batch",
     "tidegate.jobs.text": "Text",
     "tidegate_kernel.errors": "Rejected RetryLater TidegateError",
     "tidegate_kernel.event": "Event Scope",

@@ -14,7 +14,7 @@ from typing import Any
 from consumers.topics import RecordTime, Topic
 from projections.folds.codec import StateCodec
 from projections.sink import NO_SINK
-from tidegate.jobs.clockwork.checking import check_clock_job
+from tidegate.jobs.clockwork.checking import check_clock_job, check_providers
 from tidegate.jobs.clockwork.declaration import ClockJob
 from tidegate.jobs.commands import commands_of
 from tidegate.jobs.declaration import ConsumerJob, Dependency, FoldJob, Job, OnceJob, ProjectionJob, SinkJob
@@ -60,6 +60,7 @@ class App:
         _check_unique("dependency", (dependency.name for dependency in self.dependencies))
         for job in self.jobs:
             self._check(job)
+        check_providers(self.clock_jobs)
         for clock_job in self.clock_jobs:
             _check_name(f"job {clock_job.code!r}: code", clock_job.code)
             check_clock_job(clock_job, self.commands, {dependency.name for dependency in self.dependencies})

@@ -10,14 +10,16 @@ import structlog
 
 from consumers.failure import RetryPolicy
 from consumers.judging import Judge
-from consumers.outages import POSTGRES, Outages
+from consumers.outages import POSTGRES, Outages, Probe
 from tidegate.app import App
 from tidegate.assembly import Resources
 from tidegate.jobs.clockwork.checking import handlers_of
-from tidegate.jobs.clockwork.declaration import ClockJob
+from tidegate.jobs.clockwork.declaration import ClockJob, ProviderSyncJob
 from tidegate.jobs.clockwork.history import History
 from tidegate.jobs.clockwork.host import RUNS_AT_ONCE, ClockHost, Pace
 from tidegate.jobs.clockwork.letters import LetterHome
+from tidegate.jobs.clockwork.provider.calling import Supply, gate_of
+from tidegate.jobs.clockwork.provider.road import ProviderRoad
 from tidegate.jobs.clockwork.scheduler import Scheduler
 from tidegate.jobs.clockwork.units import RunHands
 from tidegate.jobs.mediator import Mediator
@@ -86,10 +88,12 @@ def hands_of(app: App, job: ClockJob, resources: Resources, *, stop: asyncio.Eve
         threads=resources.threads,
         dependencies=needed,
     )
+    probes: dict[str, Probe] = {POSTGRES: partial(is_writable, resources.settings.postgres_dsn.get_secret_value())}
+    probes |= {dependency.name: dependency.probe for dependency in needed}
+    gate = gate_of(app.service, job, resources.pool) if isinstance(job, ProviderSyncJob) else None
     outages = Outages(
         job.code,
-        {POSTGRES: partial(is_writable, resources.settings.postgres_dsn.get_secret_value())}
-        | {dependency.name: dependency.probe for dependency in needed},
+        probes if gate is None else probes | {gate.provider: gate.is_closed},
         clock=resources.clock,
         metrics=resources.metrics,
         connections=resources.connections,
@@ -106,4 +110,5 @@ def hands_of(app: App, job: ClockJob, resources: Resources, *, stop: asyncio.Eve
         stop,
         letters,
         resources.settings.outbox_limit,
+        road=None if gate is None else partial(ProviderRoad, Supply(app.service, gate, outages.all_answer)),
     )

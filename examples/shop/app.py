@@ -3,6 +3,8 @@
 import os
 from pathlib import Path
 
+from examples.shop.catalogue.discs import AskForDiscs, KeepDisc, fetch_discs, keep_disc
+from examples.shop.catalogue.job import disc_catalogue
 from examples.shop.customer_value.job import customer_value
 from examples.shop.exports.job import expired_exports_job, exports_dependency
 from examples.shop.exports.removal import ExpiredExports, RemoveExport, expired_exports, remove_exports
@@ -10,9 +12,12 @@ from examples.shop.ledger.job import customer_ledger
 from examples.shop.ledger.purchases import RecordPurchase, record_purchases
 from examples.shop.order_search.job import order_search
 from examples.shop.orders import orders_topic
+from examples.shop.reconciliation.corrections import Corrections
+from examples.shop.reconciliation.differences import CorrectAccount, LedgerDifferences, ledger_differences
+from examples.shop.reconciliation.job import nightly_reconciliation
 from examples.shop.resources import export_files, shop_resources
 from examples.shop.revenue.job import revenue_by_day
-from tidegate import App, __version__, answer, handle_batch
+from tidegate import App, __version__, answer, fetch, handle, handle_batch
 
 
 def shop(prefix: str = "") -> App:
@@ -28,11 +33,15 @@ def shop(prefix: str = "") -> App:
             revenue_by_day(orders, table=f"{prefix}revenue".replace("-", "_")),
             customer_value(orders, index=f"{prefix}customer-value"),
         ],
-        clock_jobs=[expired_exports_job()],
+        clock_jobs=[expired_exports_job(), disc_catalogue(), nightly_reconciliation()],
         handlers=[
             handle_batch(RecordPurchase, record_purchases),
             answer(ExpiredExports, expired_exports),
             handle_batch(RemoveExport, remove_exports, calls_outside=True),
+            answer(LedgerDifferences, ledger_differences),
+            handle(CorrectAccount, Corrections(f"{prefix}shop.ledger-corrections").correct),
+            fetch(AskForDiscs, fetch_discs),
+            handle(KeepDisc, keep_disc(f"{prefix}shop.discs")),
         ],
         lifespan=shop_resources,
         dependencies=[exports_dependency(export_files())],

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from examples.shop.catalogue.supplier import DiscCompany, disc_company
 from examples.shop.exports.files import ExportFiles
 
 
@@ -15,6 +16,7 @@ class Shop:
     """`ctx.deps` of the shop's handlers."""
 
     exports: ExportFiles
+    discs: DiscCompany
 
 
 def export_files() -> ExportFiles:
@@ -27,4 +29,5 @@ async def shop_resources() -> AsyncIterator[Shop]:
     """Yields what handlers need. A directory that is away holds up the jobs that need it, and no other."""
     exports = export_files()
     exports.make_first()
-    yield Shop(exports)
+    async with disc_company() as discs:
+        yield Shop(exports, discs)

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, overload
 
+from tidegate.jobs.clockwork.provider.pulling import Pulled
 from tidegate.jobs.context import Context
 from tidegate_kernel.errors import Misconfigured
 
@@ -25,6 +26,7 @@ class Handler:
     prepare: Callable[..., Awaitable[Any]] | None = None
     takes_group: bool = False
     calls_outside: bool = False
+    fetches: bool = False
 
     @property
     def name(self) -> str:
@@ -90,6 +92,15 @@ def answer(query: type[CommandT], function: Callable[[CommandT, Context[DepsT]],
     """
     _require_async(function)
     return Handler(query, function)
+
+
+def fetch(query: type[CommandT], function: Callable[[CommandT, DepsT], Awaitable[Pulled]]) -> Handler:
+    """Declares that `function(query, deps)` calls a provider once for a page of a ProviderSyncJob.
+
+    It runs outside of any transaction, before the one that the page's items are settled in.
+    """
+    _require_async(function)
+    return Handler(query, function, prepare=function, fetches=True)
 
 
 def _require_async(function: Callable[..., Any]) -> None:

@@ -60,6 +60,8 @@ TABLES: Mapping[str, Mapping[Duty, str]] = MappingProxyType(
         "parked": {Duty.WORKER: _ALL, Duty.COMMAND: _ALL},
         "position": {Duty.WORKER: _KEEP, Duty.COMMAND: _KEEP},
         "presence": {Duty.WORKER: _KEEP, Duty.COMMAND: _KEEP},
+        "provider": {Duty.WORKER: _KEEP, Duty.COMMAND: _KEEP},
+        "provider_cursor": {Duty.WORKER: _KEEP, Duty.COMMAND: _KEEP},
         "replay": {Duty.WORKER: _READ, Duty.COMMAND: _KEEP},
         "replay_letter": {Duty.WORKER: _READ, Duty.COMMAND: _KEEP},
         "skipped_range": {Duty.WORKER: _READ, Duty.COMMAND: _ADD},

@@ -348,6 +348,10 @@ class ProviderSyncJob(ClockJob):
     def forgets_items(self) -> bool:
         return False
 
+    def no_access(self, scope: Scope) -> str:
+        """Why a run for `scope` is refused."""
+        return f"job {self.code!r}: tenant {scope.tenant!r} has no access to provider {self.provider!r}"
+
     def item_identity(self, item: Any, occasion: Occasion) -> str:
         if self.idempotency_key is not None:
             return self.idempotency_key(item, occasion)

@@ -23,13 +23,15 @@ LONGEST_KEY = 500
 class Item(NamedTuple):
     """`key`: its place in the query's order; `identity`: by what it is done once in its scope.
 
-    `page_after`: the key behind which its page was asked for, None for the first page.
+    `page_after`: the key behind which its page was asked for, None for the first page. `position`: what the checkpoint
+    says once it is settled, where that is not its key.
     """
 
     key: str
     identity: str
     arrival: Arrival
     page_after: str | None = None
+    position: str | None = None
 
 
 class Items:

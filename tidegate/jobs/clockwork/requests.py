@@ -60,6 +60,8 @@ async def ask_for_run(
     """The run is due at the time asked for, or at once. Raises Denied, Misconfigured, Transient."""
     check_request(request)
     async with permitted(database, actor, _deed(service, request)) as connection:
+        if isinstance(request.job, ProviderSyncJob) and request.scope not in request.job.access:
+            raise Denied(request.job.no_access(request.scope))
         number = await register_clock_job(connection, service, request.job)
         made = await connection.fetchval(_QUERIES["ask_for_run"], *_arguments(service, number, request, actor, now))
         if made is not None:
@@ -85,7 +87,7 @@ async def cancel_run(
 
 
 def check_request(request: RunRequest) -> None:
-    """Raises Misconfigured, or Denied, for a run that the job is not declared for."""
+    """Raises Misconfigured for a run that the job is not declared for."""
     job, scope = request.job, request.scope
     if isinstance(job.scopes, AcrossScopes):
         if scope != NO_SCOPE:
@@ -97,8 +99,6 @@ def check_request(request: RunRequest) -> None:
         raise Misconfigured(
             f"job {job.code!r} is not declared for tenant {scope.tenant!r}, brand {scope.brand!r}; for {known}"
         )
-    if isinstance(job, ProviderSyncJob) and scope not in job.access:
-        raise Denied(f"job {job.code!r}: tenant {scope.tenant!r} has no access to provider {job.provider!r}")
     if request.key is not None and not 0 < len(request.key) <= _LONGEST_KEY:
         raise Misconfigured(f"an idempotency key has 1 to {_LONGEST_KEY} characters")
     read_input(job.code, job.input, request.parameters)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -29,7 +29,7 @@ from tidegate.jobs.clockwork.runs import (
 )
 from tidegate.jobs.clockwork.units import Interrupted, ItemFailed, RunHands, Units
 from tidegate_kernel import logs
-from tidegate_kernel.errors import LeaseLost, Misconfigured, Poison, Reason, TidegateError, Transient
+from tidegate_kernel.errors import Denied, LeaseLost, Misconfigured, Poison, Reason, TidegateError, Transient
 from tidegate_kernel.lease import Lease
 from tidegate_kernel.postgres import Connection
 from tidegate_kernel.tracing import AttributeValue, run_span
@@ -47,13 +47,17 @@ class OverTime(TidegateError):
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a run leaves its holder. DUE: it is put back, to go on in `rest`. `is_final`: no retry would help."""
+    """How a run leaves its holder. DUE: it is put back, to go on in `rest`. `is_final`: no retry would help.
+
+    `also` is written in the transaction that ends the run.
+    """
 
     state: RunState
     why: str = ""
     cause: Cause | None = None
     is_final: bool = False
     rest: timedelta = timedelta(0)
+    also: Callable[[Connection], Awaitable[None]] | None = None
 
 
 async def work_off(hands: RunHands, run: ClaimedRun, *, ttl: timedelta = LEASE_TTL) -> RunState | None:
@@ -104,7 +108,8 @@ async def _worked(hands: RunHands, run: ClaimedRun) -> Ending:
     limit = asyncio.timeout(hands.job.max_duration.total_seconds())
     try:
         async with limit:
-            return await _Road(hands, run).work()
+            ending: Ending = await (hands.road or Road)(hands, run).work()
+            return ending
     except LeaseLost:
         raise
     except Exception as error:
@@ -124,7 +129,7 @@ async def _ending_of(hands: RunHands, error: Exception) -> Ending:
         case Transient():
             return Ending(RunState.DUE, why=str(error), rest=_OUTAGE_REST)
         case _:
-            return _failed(error, is_final=isinstance(error, Misconfigured))
+            return _failed(error, is_final=isinstance(error, Misconfigured | Denied))
 
 
 def _failed(error: Exception, *, is_final: bool = False) -> Ending:
@@ -141,7 +146,7 @@ async def _query_failed(hands: RunHands, failed: HandlerFailed) -> Ending:
     return Ending(RunState.FAILED, cause=cause, is_final=isinstance(failed.cause, Poison | Misconfigured))
 
 
-class _Road:
+class Road:
     """The batches of one run."""
 
     def __init__(self, hands: RunHands, run: ClaimedRun) -> None:
@@ -255,6 +260,8 @@ class _Closing:
             if ending.state is RunState.DUE:
                 await put_back(connection, run, due_at=now + ending.rest)
                 return
+            if ending.also is not None:
+                await ending.also(connection)
             cause = ending.cause
             await end_run(
                 connection, run, ending.state, error=None if cause is None else (cause.error_class, cause.message)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import asyncpg
@@ -62,7 +62,10 @@ class ItemFailed(TidegateError):
 
 @dataclass(frozen=True, slots=True)
 class RunHands:
-    """What a run of a job is worked off with; one for all its runs in this process."""
+    """What a run of a job is worked off with; one for all its runs in this process.
+
+    `road`: makes what a run does of the hands and the run; None: the batches of the job's query, one after the other.
+    """
 
     job: ClockJob
     pool: Pool
@@ -73,6 +76,7 @@ class RunHands:
     stop: asyncio.Event
     letters: LetterHome
     outbox_limit: int = OUTBOX_LIMIT
+    road: Callable[[RunHands, ClaimedRun], Any] | None = None
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Connection]:
@@ -172,7 +176,7 @@ class Units:
 
     def _cursor_at(self, last: Item) -> str | None:
         # A replay does single items, wherever they stand: the next run must not go on behind them.
-        return None if self._run.is_replay else last.key
+        return None if self._run.is_replay else last.position or last.key
 
     async def _prepare(self, items: Sequence[Item]) -> Prepared:
         mediator = self._hands.mediator

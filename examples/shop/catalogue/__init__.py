@@ -1,0 +1,1 @@
+"""What the disc company sells to a tenant and brand, synchronised from its HTTP API."""
