@@ -81,7 +81,7 @@ class Claiming(Protocol):
     """Asks for claims, and may make them."""
 
     async def __call__(
-        self, connection: Connection, job: JobId, keys: Sequence[ClaimKey], *, failed_on: Sequence[date | None]
+        self, connection: Connection, job: JobId, keys: Sequence[ClaimKey], *, claimed_on: Sequence[date | None]
     ) -> ByHand: ...
 
 
@@ -95,13 +95,13 @@ class Fresh(NamedTuple):
 async def claim_fresh(connection: Connection, job: JobId, opened: Opened, claiming: Claiming = claim_by_hand) -> Fresh:
     """In the caller's transaction: what is to be handled, claimed; the other events are done with."""
     made, claims, entries = opened.made, opened.claims, opened.entries
-    failed_on = []
+    claimed_on = []
     for key, arrival in zip(claims.keys, claims.firsts, strict=True):
         entry = entries[arrival.record.offset]
-        failed_on.append(entry.failed_on if entry.claim == (key.bucket, key.id) else None)
+        claimed_on.append(entry.claimed_on if entry.claim == (key.bucket, key.id) else None)
     if not claims.keys:
         return Fresh([])
-    others, new = await claiming(connection, job, claims.keys, failed_on=failed_on)
+    others, new = await claiming(connection, job, claims.keys, claimed_on=claimed_on)
     fresh = claims.fresh(others)
     offsets = {arrival.record.offset for arrival in fresh}
     for arrival in opened.decoded.events:

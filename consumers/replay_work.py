@@ -64,9 +64,9 @@ class Entry:
         return self.link.letter
 
     @property
-    def failed_on(self) -> date:
+    def claimed_on(self) -> date:
         """The day of which its claim is at the latest: a replay in which it failed may have made it anew."""
-        return _NEVER_ANOTHERS if self.of_letter is None else self.of_letter.last_failed_at.date()
+        return _NEVER_ANOTHERS if self.of_letter is None else self.of_letter.claimed_on
 
     @property
     def has_nothing(self) -> bool:

@@ -74,6 +74,8 @@ written AS (
         event_type = coalesce(excluded.event_type, d.event_type),
         claimed_bucket = coalesce(excluded.claimed_bucket, d.claimed_bucket),
         claimed_id = coalesce(excluded.claimed_id, d.claimed_id),
+        -- A replay in which it failed may have made its claim anew.
+        claimed_on = excluded.claimed_on,
         -- A live letter that a backfill meets again stays a live letter.
         backfill = d.backfill AND excluded.backfill,
         -- What had been put right fails again; every other state is somebody's decision and stays.

@@ -62,9 +62,10 @@ SELECT
     END AS duplicates;
 
 -- name: claim_for_letters
--- Takes ids as of some days; returns those that are new. $1 job, $2 buckets, $3 ids (distinct pairs), $4 the days.
+-- Takes ids as of some days, or as of today if a clock that was ahead told them; returns those that are new. $1 job,
+-- $2 buckets, $3 ids (distinct pairs), $4 the days.
 INSERT INTO tidegate.inbox (job, bucket, id, claimed_on)
-SELECT $1, k.bucket, k.id, k.made_on
+SELECT $1, k.bucket, k.id, least(k.made_on, tidegate.today())
 FROM unnest($2::date[], $3::uuid[], $4::date[]) AS k (bucket, id, made_on)
 ORDER BY k.bucket, k.id
 ON CONFLICT DO NOTHING
@@ -189,10 +190,11 @@ ON CONFLICT DO NOTHING
 RETURNING bucket, id;
 
 -- name: claims_of_others
--- The 1-based places of claims that are not those of the letters which ask. $1 job, $2 buckets, $3 ids, $4 the days on
--- which the letters that had made the claims failed; NULL: the letter had made none.
+-- The 1-based places of claims that are not those of the letters which ask. $1 job, $2 buckets, $3 ids, $4 the days of
+-- which the claims of the letters are at the latest; NULL: the letter had made none.
 SELECT k.place
-FROM unnest($2::date[], $3::uuid[], $4::date[]) WITH ORDINALITY AS k (bucket, id, failed_on, place)
+FROM unnest($2::date[], $3::uuid[], $4::date[]) WITH ORDINALITY AS k (bucket, id, claimed_on, place)
 JOIN tidegate.inbox AS i ON i.job = $1 AND i.bucket = k.bucket AND i.id = k.id
--- A day for clocks that differ: a claim is forgotten after a whole day at least, so one made anew is younger than that.
-WHERE k.failed_on IS NULL OR i.claimed_on > k.failed_on + 1;
+-- A day for letters that know theirs by a worker's clock, as they did once: a claim is forgotten after a whole day at
+-- least, so one made anew is younger than that.
+WHERE k.claimed_on IS NULL OR i.claimed_on > k.claimed_on + 1;

@@ -67,11 +67,11 @@ class ByHand(NamedTuple):
 
 
 async def claim_by_hand(
-    connection: Connection, job: JobId, keys: Sequence[ClaimKey], *, failed_on: Sequence[date | None]
+    connection: Connection, job: JobId, keys: Sequence[ClaimKey], *, claimed_on: Sequence[date | None]
 ) -> ByHand:
     """In the caller's transaction: `keys` (distinct) are claimed, but for those that somebody else has.
 
-    `failed_on`: the day on which the letter last failed that has made the claim; None where it has none under that key.
+    `claimed_on`: the day of which the claim of the letter is at the latest; None where it has none under that key.
     A claim that its letter has outlived is made again, unless a later delivery of the event did so, and was handled.
     Whoever does not handle an event whose claim is new rolls back: the claim would be taken for somebody else's.
     """
@@ -81,17 +81,17 @@ async def claim_by_hand(
         return ByHand(frozenset(), frozenset(range(len(keys))))
     taken = {(row["bucket"], row["id"]) for row in made}
     old = [index for index, key in enumerate(keys) if (key.bucket, key.id) not in taken]
-    chosen = ([column[index] for index in old] for column in (buckets, ids, failed_on))
+    chosen = ([column[index] for index in old] for column in (buckets, ids, claimed_on))
     rows = await connection.fetch(_QUERIES["claims_of_others"], job, *chosen)
     return ByHand(frozenset(old[row["place"] - 1] for row in rows), frozenset(range(len(keys))).difference(old))
 
 
 async def claimed_by_others(
-    connection: Connection, job: JobId, keys: Sequence[ClaimKey], *, failed_on: Sequence[date | None]
+    connection: Connection, job: JobId, keys: Sequence[ClaimKey], *, claimed_on: Sequence[date | None]
 ) -> ByHand:
     """Returns the `others` of `claim_by_hand`, as of now, and claims nothing, so that none is `new`."""
     buckets, ids = _columns(keys)
-    rows = await connection.fetch(_QUERIES["claims_of_others"], job, buckets, ids, list(failed_on))
+    rows = await connection.fetch(_QUERIES["claims_of_others"], job, buckets, ids, list(claimed_on))
     return ByHand(frozenset(row["place"] - 1 for row in rows), frozenset())
 
 

@@ -76,7 +76,8 @@ WITH undecided AS MATERIALIZED (
 )
 SELECT
     d.id, d.topic, d.topic_id, d.partition, d."offset", d.recorded_at, d.key, d.value, d.header_names, d.header_values,
-    d.claimed_bucket, d.claimed_id, d.last_failed_at, d.has_payload, c.kind AS correction, c.value AS corrected_value
+    d.claimed_bucket, d.claimed_id, coalesce(d.claimed_on, (d.last_failed_at AT TIME ZONE 'UTC')::date) AS claimed_on,
+    d.has_payload, c.kind AS correction, c.value AS corrected_value
 FROM undecided AS u
 JOIN tidegate.dead_letter AS d ON d.id = u.letter
 LEFT JOIN tidegate.correction AS c
@@ -198,7 +199,8 @@ SELECT set_config('lock_timeout', $1::text, true);
 -- The records of some letters; value: as corrected. $1 letters.
 SELECT
     d.id, d.topic, d.topic_id, d.partition, d."offset", d.recorded_at, d.key, d.value, d.header_names, d.header_values,
-    d.claimed_bucket, d.claimed_id, d.last_failed_at, d.has_payload, c.kind AS correction, c.value AS corrected_value
+    d.claimed_bucket, d.claimed_id, coalesce(d.claimed_on, (d.last_failed_at AT TIME ZONE 'UTC')::date) AS claimed_on,
+    d.has_payload, c.kind AS correction, c.value AS corrected_value
 FROM unnest($1::uuid[]) AS w (letter)
 JOIN tidegate.dead_letter AS d ON d.id = w.letter
 LEFT JOIN tidegate.correction AS c

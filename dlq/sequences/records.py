@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from datetime import date, datetime
+from datetime import date
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -18,12 +18,12 @@ _QUERIES = load_queries(__package__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LetterRecord:
-    """What a letter holds. `claim` is what it has taken in the inbox. `corrected`: somebody has edited it."""
+    """What a letter holds. `claim`: what it took in the inbox, by the database's day `claimed_on` at the latest."""
 
     record: StoredRecord
     topic_id: UUID
     claim: tuple[date, UUID] | None
-    last_failed_at: datetime
+    claimed_on: date
     has_payload: bool
     correction: str | None
     corrected_value: bytes | None
@@ -105,7 +105,7 @@ def _letter(row: Any) -> LetterRecord:
         record=stored_record(row),
         topic_id=row["topic_id"],
         claim=None if claimed is None else (row["claimed_bucket"], claimed),
-        last_failed_at=row["last_failed_at"],
+        claimed_on=row["claimed_on"],
         has_payload=row["has_payload"],
         correction=row["correction"],
         corrected_value=row["corrected_value"],

@@ -13,6 +13,7 @@ from tests.property.postgres_faults import Breakage, PostgresFault, Statement
 from tests.property.schedule import (
     Again,
     Break,
+    ClockJump,
     Deed,
     Deliver,
     Kind,
@@ -351,6 +352,15 @@ EXAMPLES = (
         Schedule(
             Kind.PREPARED,
             (Deliver((Spec(Mood.NUL_TEXT), _REJECTED)), Pass(2.5), Replay(is_mended=False)),
+            is_made_good=True,
+        ),
+    ),
+    Example(
+        "letter-of-a-host-whose-clock-is-years-behind",
+        "A worker with a clock of long ago keeps a letter: its replay acts, as the claim is known to be its own.",
+        Schedule(
+            Kind.EACH,
+            (ClockJump(-400_000_000), Deliver((_REJECTED,)), Pass(2.0), ClockJump(400_000_000), Replay()),
             is_made_good=True,
         ),
     ),

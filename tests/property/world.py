@@ -28,8 +28,6 @@ from tidegate_kernel.event import JobCode, TopicPartition
 from tidegate_kernel.metrics import Metrics
 from tidegate_kernel.settings import Settings
 
-# The product's clock may lie behind that of Postgres, by which claims have their days, but by less than a day.
-_FURTHEST_BACK = timedelta(hours=-12)
 _MOST_CANCELLATIONS = 1_000
 # Two transactions in each other's way, and an outage, are nobody's fault.
 _NOBODYS = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError, PaymentsAway)
@@ -50,7 +48,7 @@ class WorldClock:
         self.jumped = timedelta()
 
     def jump(self, by: timedelta) -> None:
-        self.jumped = max(self.jumped + by, _FURTHEST_BACK)
+        self.jumped += by
 
     def now(self) -> datetime:
         return self._began + timedelta(seconds=self._loop.time() - self._started) + self.jumped
