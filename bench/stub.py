@@ -12,8 +12,9 @@ from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from projections.at_once import encode_at_once
 from projections.elasticsearch_bulk import Answer, BulkWriter
-from projections.elasticsearch_lines import bulk_lines
+from projections.elasticsearch_lines import bulk_lines, bulk_lines_at_once
 from projections.sink import Applied
 from projections.writes import Upsert, Write
 from tidegate_kernel.clock import SystemClock
@@ -95,6 +96,12 @@ class StubSink:
 
     def encode(self, write: Write) -> bytes:
         return bulk_lines(write, MAX_DOCUMENT_BYTES)
+
+    def encode_all(self, writes: Sequence[Write]) -> Sequence[bytes]:
+        return encode_at_once(writes, self._upserts, self.encode)
+
+    def _upserts(self, writes: Sequence[Upsert]) -> list[bytes]:
+        return bulk_lines_at_once(writes, MAX_DOCUMENT_BYTES)
 
     async def apply(self, encoded: Sequence[bytes]) -> Applied:
         applied = await self._writer.apply(encoded)

@@ -10,8 +10,8 @@ import msgspec
 
 from projections.clickhouse_columns import MISFITS, column
 from projections.clickhouse_partitions import Row
-from projections.documents import check_write
-from projections.writes import MAX_VERSION, Delete, Upsert
+from projections.documents import are_plain, check_write
+from projections.writes import Delete, Upsert
 from tidegate_kernel.errors import InvalidDocument
 
 
@@ -82,7 +82,7 @@ class RowEncoder:
         """Raises one of MISFITS where a value does not fit, or has to be looked at by itself."""
         documents = [each.document if each.document.__class__ is dict else _mapping(each) for each in writes]
         ids, versions = [each.id for each in writes], [each.version for each in writes]
-        if not _are_plain(ids, versions) or set(map(len, documents)) != {len(self.columns)}:
+        if not are_plain(ids, versions) or set(map(len, documents)) != {len(self.columns)}:
             raise LookupError
         values = [[document[each.name] for document in documents] for each in self.columns]
         columns = [each.convert_all(column) for each, column in zip(self.columns, values, strict=True)]
@@ -128,17 +128,6 @@ class RowEncoder:
             except MISFITS:
                 return InvalidDocument(f"{start}{each.name!r} takes {each.takes}, not this {type(value).__name__}")
         return InvalidDocument(f"{start}values changed while they were read")
-
-
-def _are_plain(ids: Sequence[str], versions: Sequence[int]) -> bool:
-    """Whether `check_write` would take all of them, at the least; of none it says no."""
-    return (
-        set(map(type, ids)) == {str}
-        and all(ids)
-        and set(map(type, versions)) == {int}
-        and min(versions) >= 0
-        and max(versions) <= MAX_VERSION
-    )
 
 
 def _mapping(write: Upsert) -> Mapping[str, Any]:

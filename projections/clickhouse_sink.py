@@ -6,6 +6,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from projections.at_once import encode_at_once
 from projections.clickhouse_block import Block, BlockWriter
 from projections.clickhouse_connection import Connection, RowsRefused, TooManyPartitions, translated_errors
 from projections.clickhouse_partitions import Row, columns_within, partition_key
@@ -49,12 +50,7 @@ class ClickHouseSink:
 
     def encode_all(self, writes: Sequence[Write]) -> Sequence[Row]:
         """As `encode` of each; upserts a column at a time, which costs a fraction."""
-        upserts = [write for write in writes if write.__class__ is Upsert]
-        rows = self._rows.upserts(upserts)
-        if len(upserts) == len(writes):
-            return rows
-        made = iter(rows)
-        return [next(made) if write.__class__ is Upsert else self.encode(write) for write in writes]
+        return encode_at_once(writes, self._rows.upserts, self.encode)
 
     async def apply(self, encoded: Sequence[Row]) -> Applied:
         """One insert per partition of the table. Where the server refuses rows, they are found by halving.

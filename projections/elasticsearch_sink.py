@@ -12,16 +12,17 @@ from typing import Any
 from elastic_transport import AiohttpHttpNode
 from elasticsearch import ApiError, AsyncElasticsearch, TransportError
 
+from projections.at_once import encode_at_once
 from projections.authority import authority_file
 from projections.concurrency import Concurrency
 from projections.elasticsearch_answers import BulkSerializer
 from projections.elasticsearch_bulk import Answer, BulkWriter
 from projections.elasticsearch_errors import translated
 from projections.elasticsearch_index import DeclaredIndex, PhysicalIndex
-from projections.elasticsearch_lines import bulk_lines
+from projections.elasticsearch_lines import bulk_lines, bulk_lines_at_once
 from projections.elasticsearch_purge import purge_tombstones
 from projections.sink import Applied
-from projections.writes import Write
+from projections.writes import Upsert, Write
 from tidegate_kernel.clock import Clock, SystemClock
 from tidegate_kernel.errors import Misconfigured, Transient
 from tidegate_kernel.settings import Settings
@@ -113,6 +114,13 @@ class ElasticsearchSink:
 
     def encode(self, write: Write) -> bytes:
         return bulk_lines(write, self._max_document_bytes, self._clock)
+
+    def encode_all(self, writes: Sequence[Write]) -> Sequence[bytes]:
+        """As `encode` of each; all upserts at once, which costs about half."""
+        return encode_at_once(writes, self._upserts, self.encode)
+
+    def _upserts(self, writes: Sequence[Upsert]) -> list[bytes]:
+        return bulk_lines_at_once(writes, self._max_document_bytes)
 
     async def apply(self, encoded: Sequence[bytes]) -> Applied:
         return await self._writer.apply(encoded)

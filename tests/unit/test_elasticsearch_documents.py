@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -13,8 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from projections.elasticsearch import Elasticsearch
-from projections.elasticsearch_lines import bulk_lines, stored_id
-from projections.writes import MAX_VERSION, Delete, Upsert
+from projections.elasticsearch_lines import bulk_lines, bulk_lines_at_once, stored_id
+from projections.elasticsearch_sink import ElasticsearchSink
+from projections.writes import MAX_VERSION, Delete, Upsert, Write
 from tidegate_kernel.errors import InvalidDocument, Misconfigured, Reason
 
 
@@ -35,6 +37,8 @@ class At:
 
 
 LIMIT = 1000
+ORDERS = Elasticsearch(index="orders", mappings={"properties": {"x": {"type": "long"}}})
+UNUSED: Any = None  # a client that is never asked
 
 
 class Order(msgspec.Struct):
@@ -89,6 +93,73 @@ def test_any_document_is_two_lines_that_say_what_was_given(document_id: str, ver
     assert msgspec.json.decode(body) == document
     assert msgspec.json.decode(action)["index"]["version"] == version
     assert msgspec.json.decode(action)["index"]["_id"] == stored_id(document_id)
+
+
+# What has to be looked at more closely than the other documents of a batch, or is refused.
+odd_documents = st.sampled_from(
+    [
+        {"n": math.nan},
+        {"n": None, "f": math.inf},
+        {"n": msgspec.Raw(b'{"a":\n1}')},
+        {"tg_deleted": True},
+        {"text": "tg_deleted"},
+        {"text": "\ud800"},
+        {"text": "x" * LIMIT},
+        {"x": object()},
+        {"x": 2**64},
+        Order("a", 1.5),
+        [1],
+    ]
+)
+odd_ids = st.sampled_from(["", "\ud800", "a\nb", "日" * 200, "x" * 513])
+some_writes = st.lists(
+    st.builds(
+        Upsert,
+        st.text(min_size=1) | odd_ids,
+        st.integers(0, MAX_VERSION) | st.sampled_from([-1, MAX_VERSION + 1, True]),
+        st.dictionaries(st.text(), json_values, max_size=2) | odd_documents,
+    ),
+    max_size=4,
+)
+
+
+def told(encode: Callable[[], list[bytes]]) -> list[bytes] | str:
+    """The lines, or why there are none."""
+    try:
+        return encode()
+    except InvalidDocument as error:
+        return str(error)
+
+
+@given(some_writes)
+def test_lines_made_at_once_are_those_made_one_by_one(writes: list[Upsert]) -> None:
+    """Whatever the documents hold: the same bytes, or the same refusal."""
+    at_once = told(lambda: bulk_lines_at_once(writes, LIMIT))
+
+    assert at_once == told(lambda: [bulk_lines(write, LIMIT) for write in writes])
+
+
+def test_one_odd_document_among_many_is_refused_at_once() -> None:
+    """Each rule holds for every document of a batch, not for its first."""
+    usual = [Upsert(f"o{n}", n, {"price": 1.5, "note": None}) for n in range(100)]
+
+    for odd in ({"price": math.nan}, {"tg_deleted": True}, {"text": "x" * LIMIT}, {"text": "\ud800"}):
+        with pytest.raises(InvalidDocument):
+            bulk_lines_at_once([*usual, Upsert("odd", 1, odd), *usual], LIMIT)
+
+
+def test_deletes_stand_between_upserts_encoded_at_once() -> None:
+    """The order of a batch is the order of its writes, and a subclass is what it is by inheritance."""
+    clock = At("2024-01-01T00:00:00+00:00")
+    sink = ElasticsearchSink(ORDERS, UNUSED, clock)
+    writes: list[Write] = [
+        Upsert("a", 1, {"x": 1}),
+        Delete("b", 2),
+        OwnUpsert("c", 3, {"x": 3}),
+        Upsert("a", 4, {"x": 4}),
+    ]
+
+    assert sink.encode_all(writes) == [sink.encode(write) for write in writes]
 
 
 @pytest.mark.parametrize(
