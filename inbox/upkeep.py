@@ -1,6 +1,7 @@
 """Upkeep of the inbox: days ahead, days past the horizon, and the parts that are never dropped.
 
-Every worker sees that the coming days have their partitions; the rest is done by one of them at a time.
+Every worker sees that the coming days have their partitions (`watch`); the rest is a round, which one of them at a time
+is told to make by the clock. The inbox is one for all services of a database: so is the lease of its rounds.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from tidegate_kernel.errors import Misconfigured, Transient
 from tidegate_kernel.metrics import Metrics
 from tidegate_kernel.postgres import Connection, Pool, translated_errors
 from tidegate_kernel.queries import load_queries
+from tidegate_kernel.rounds import Tell, tell_nobody
 
 _log = structlog.get_logger(__name__)
 _QUERIES = load_queries(__package__)
@@ -59,25 +61,34 @@ class InboxUpkeep:
         except (Transient, Misconfigured) as error:
             _log.warning(logs.UPKEEP_FAILED, error=str(error))
 
-    async def run(self) -> None:
-        """Does not end."""
+    async def watch(self) -> None:
+        """The coming days have their partitions, and this process's numbers are told. Does not end."""
         while True:
-            await self._clock.sleep(_EVERY_SECONDS if await self.once() else _AGAIN_SECONDS)
+            try:
+                await self._attach()
+                await self._measure()
+                rest = _EVERY_SECONDS
+            except (Transient, Misconfigured) as error:
+                _log.warning(logs.UPKEEP_FAILED, error=str(error))
+                rest = _AGAIN_SECONDS
+            await self._clock.sleep(rest)
 
-    async def once(self) -> bool:
-        """One round; False if something stood in its way, which is logged and noted for the status."""
+    async def round(self, tell: Tell = tell_nobody) -> None:
+        """One round, unless another worker makes it or has just made it.
+
+        Raises Transient, Misconfigured for what stood in its way, logged and noted for the status by then.
+        """
         try:
             is_ours = await self._take()
             await self._attach()
             if is_ours:
-                await self._clean()
+                await self._clean(tell)
                 await self._end()
             await self._measure()
         except (Transient, Misconfigured) as error:
             _log.warning(logs.UPKEEP_FAILED, error=str(error))
             await self._end(str(error))
-            return False
-        return True
+            raise
 
     async def _take(self) -> bool:
         async with self._connection() as connection:
@@ -105,14 +116,14 @@ class InboxUpkeep:
                 "or it is too large to be searched in a second; they go there meanwhile, which only costs time"
             )
 
-    async def _clean(self) -> None:
+    async def _clean(self, tell: Tell) -> None:
         began = self._clock.monotonic()
         async with self._connection() as connection:
             days = await days_past_horizon(connection)
         await self._empty(days)
         await self._drop(days)
         for part in PARTS:
-            await self._sweep(part)
+            await self._sweep(part, tell)
         self._metrics.upkeep_seconds.set(self._clock.monotonic() - began)
 
     async def _empty(self, days: Sequence[date]) -> None:
@@ -139,7 +150,7 @@ class InboxUpkeep:
             if is_gone:
                 self._metrics.inbox_days.labels("dropped").inc()
 
-    async def _sweep(self, part: Part) -> None:
+    async def _sweep(self, part: Part, tell: Tell) -> None:
         began = renewed = self._clock.monotonic()
         removed, is_finished = 0, False
         while not is_finished and (now := self._clock.monotonic()) - began < _SWEEP_SECONDS:
@@ -150,6 +161,7 @@ class InboxUpkeep:
             async with self._connection() as connection:
                 count, is_finished = await sweep(connection, part)
             removed += count
+            await tell(count)
             await self._clock.sleep(_REST * (self._clock.monotonic() - now))
         self._metrics.inbox_removed.labels(part).inc(removed)
         if removed:

@@ -15,7 +15,8 @@ from consumers.topics import RecordTime, Topic
 from projections.folds.codec import StateCodec
 from projections.sink import NO_SINK
 from tidegate.jobs.clockwork.checking import check_clock_job, check_providers
-from tidegate.jobs.clockwork.declaration import ClockJob
+from tidegate.jobs.clockwork.declaration import ClockJob, MaintenanceJob
+from tidegate.jobs.clockwork.maintenance_upkeep import RESERVED, upkeep_jobs
 from tidegate.jobs.commands import commands_of
 from tidegate.jobs.declaration import ConsumerJob, Dependency, FoldJob, Job, OnceJob, ProjectionJob, SinkJob
 from tidegate.jobs.handlers import Handler
@@ -56,6 +57,7 @@ class App:
         if not self.owner:
             raise Misconfigured("App.owner is missing; it names who answers for the service")
         _check_unique("job code", (job.code for job in (*self.jobs, *self.clock_jobs)))
+        _check_not_ours(self.codes)
         _check_unique("handler of command", (_full_name(handler.command) for handler in self.handlers))
         _check_unique("dependency", (dependency.name for dependency in self.dependencies))
         for job in self.jobs:
@@ -66,20 +68,25 @@ class App:
             check_clock_job(clock_job, self.commands, {dependency.name for dependency in self.dependencies})
 
     @property
+    def upkeep_jobs(self) -> Sequence[MaintenanceJob]:
+        """Tidegate's own jobs, which every worker runs beside those of the application."""
+        return upkeep_jobs([job.code for job in self.jobs if isinstance(job, ProjectionJob | FoldJob)])
+
+    @property
     def codes(self) -> Sequence[str]:
-        """The codes of all jobs, in their order, those by the clock last."""
+        """The codes of all jobs, in their order, those by the clock last; without Tidegate's own."""
         return [job.code for job in (*self.jobs, *self.clock_jobs)]
 
     def any_job(self, code: str) -> Job | ClockJob:
         """Returns the job with that code, whatever its kind. Raises Misconfigured as `job`."""
-        for job in self.clock_jobs:
+        for job in (*self.clock_jobs, *self.upkeep_jobs):
             if job.code == code:
                 return job
         return self.job(code)
 
     def clock_job(self, code: str) -> ClockJob:
         """Returns the job by the clock with that code. Raises Misconfigured listing the codes there are."""
-        for job in self.clock_jobs:
+        for job in (*self.clock_jobs, *self.upkeep_jobs):
             if job.code == code:
                 return job
         known = ", ".join(sorted(job.code for job in self.clock_jobs)) or "none"
@@ -90,6 +97,8 @@ class App:
         for job in self.jobs:
             if job.code == code:
                 return job
+        if any(job.code == code for job in self.upkeep_jobs):
+            raise Misconfigured(f"job {code!r} is Tidegate's own upkeep: every worker runs it")
         if any(job.code == code for job in self.clock_jobs):
             raise Misconfigured(
                 f"job {code!r} runs by the clock and reads no topic; 'tidegate jobs runs {code}' shows it"
@@ -255,6 +264,12 @@ def _require(job: Job, name: str, value: object) -> None:
 def _check_name(what: str, name: str) -> None:
     if not _NAME.fullmatch(name):
         raise Misconfigured(f"{what} {name!r} may hold lower-case letters, digits, '.', '_' and '-', at most 100")
+
+
+def _check_not_ours(codes: Iterable[str]) -> None:
+    for code in codes:
+        if code.startswith(RESERVED):
+            raise Misconfigured(f"job {code!r}: codes that begin with {RESERVED!r} are those of Tidegate's own upkeep")
 
 
 def _check_unique(what: str, names: Iterable[str]) -> None:

@@ -15,7 +15,6 @@ from tidegate.app import App
 from tidegate.assembly import Resources
 from tidegate.jobs.clockwork.checking import handlers_of
 from tidegate.jobs.clockwork.declaration import ClockJob, ProviderSyncJob
-from tidegate.jobs.clockwork.history import History
 from tidegate.jobs.clockwork.host import RUNS_AT_ONCE, ClockHost, Pace
 from tidegate.jobs.clockwork.letters import LetterHome
 from tidegate.jobs.clockwork.provider.calling import Supply, gate_of
@@ -57,7 +56,6 @@ async def open_clock(app: App, jobs: Sequence[ClockJob], resources: Resources, *
         {number: hands_of(app, job, resources, stop=stop) for number, job in scheduler.jobs.items()},
         clock=resources.clock,
         metrics=resources.metrics,
-        history=History(resources.pool, resources.clock, scheduler.jobs),
         pace=pace,
     )
 

@@ -9,6 +9,7 @@ from tidegate.app import App
 from tidegate.clocking import hands_of
 from tidegate.jobs.clockwork.declaration import MaintenanceJob
 from tidegate.jobs.clockwork.maintenance_preview import Preview, Supposed, preview
+from tidegate.jobs.clockwork.maintenance_upkeep import RESERVED
 from tidegate.jobs.clockwork.requests import RunRequest, check_request
 from tidegate.jobs.clockwork.scopes import AcrossScopes, scopes_of
 from tidegate.worker import open_resources
@@ -29,6 +30,11 @@ async def dry_run(app: App, settings: Settings, asked: RunRequest, *, stop: asyn
     if not isinstance(job, MaintenanceJob):
         raise Misconfigured(
             f"job {job.code!r} is a {type(job).__name__}: --dry-run tells what a MaintenanceJob would remove"
+        )
+    if job.code.startswith(RESERVED):
+        raise Misconfigured(
+            f"job {job.code!r} is Tidegate's own upkeep, which goes by {job.retention}; --dry-run asks the query of a "
+            "job of the application"
         )
     clock = SystemClock()
     async with open_resources(app, settings, jobs=0, clock=clock) as resources:

@@ -25,11 +25,11 @@ class Vitals:
         self._loops: dict[JobCode, ConsumerLoop] = {}
         self._parts: dict[JobCode, JobParts] = {}
         self._missing: dict[JobCode, str] = {}
-        self._clock_sign: Callable[[], float] | None = None
+        self._clock_signs: list[Callable[[], float]] = []
 
     def watch_clock(self, last_sign: Callable[[], float]) -> None:
-        """`last_sign` tells when the scheduler of this process last looked for what is due, by the monotonic clock."""
-        self._clock_sign = last_sign
+        """`last_sign` tells when a scheduler of this process last looked for what is due, by the monotonic clock."""
+        self._clock_signs.append(last_sign)
 
     def watch(self, parts: JobParts, loop: ConsumerLoop) -> None:
         """`loop` is the running consumer of the job."""
@@ -55,7 +55,8 @@ class Vitals:
             for code, silence in silences.items()
             if silence > _SILENCE_SECONDS
         ]
-        if self._clock_sign is not None and (silence := now - self._clock_sign()) > _SILENCE_SECONDS:
+        oldest_sign = min((sign() for sign in self._clock_signs), default=now)
+        if (silence := now - oldest_sign) > _SILENCE_SECONDS:
             silent.append(f"jobs by the clock: their scheduler has been silent for {silence:.0f} s")
         return silent + [
             f"job {code!r}: {held.partition} is behind and not fetched"

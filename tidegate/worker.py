@@ -1,4 +1,4 @@
-"""A worker process: the live consumers of some jobs, the outbox relay, inbox upkeep and the HTTP endpoint.
+"""A worker process: the live consumers of some jobs, the outbox relay, upkeep and the HTTP endpoint.
 
 Read top to bottom: what is opened first is closed last.
 """
@@ -9,7 +9,7 @@ import asyncio
 import gc
 import os
 import socket
-from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, TypeAlias
@@ -17,8 +17,6 @@ from typing import Any, TypeAlias
 import structlog
 
 from consumers.loop import Join
-from dlq.forgetting.upkeep import LetterUpkeep
-from inbox.upkeep import InboxUpkeep
 from projections.sink import Sink
 from tidegate.app import App
 from tidegate.assembly import JobParts, Resources, assemble
@@ -30,15 +28,14 @@ from tidegate.freshening import Freshening, freshening_of
 from tidegate.horizons import keep_horizons
 from tidegate.jobs.declaration import FoldJob, Job, ProjectionJob, SinkJob
 from tidegate.jobs.relay import OutboxRelay
-from tidegate.jobs.tombstones import KeptSink, TombstoneUpkeep
 from tidegate.supervision import supervise, until_sink_found
+from tidegate.upkeeping import open_upkeep
 from tidegate.vitals import Vitals
 from tidegate_kernel import logs
 from tidegate_kernel.clock import Clock, SystemClock
 from tidegate_kernel.errors import Misconfigured, Transient
 from tidegate_kernel.event import JobCode
 from tidegate_kernel.kafka import join_group, open_reader, open_writer
-from tidegate_kernel.kafka_retention import read_retention
 from tidegate_kernel.metrics import Metrics
 from tidegate_kernel.postgres import Connections, open_pool
 from tidegate_kernel.settings import Settings
@@ -82,20 +79,7 @@ async def run_worker(
         vitals = Vitals(clock)
         more = [visible_route(app, Waiters(resources.pool, app.service, clock), clock)]
         port = await opened.enter_async_context(serve(settings, metrics=resources.metrics, health=vitals, more=more))
-        # Before the first claim: a day whose claims have gone to the default partition stays there.
-        inbox = InboxUpkeep(resources.pool, clock, metrics=resources.metrics, holder=resources.owner)
-        await inbox.begin()
-        letters = LetterUpkeep(
-            resources.pool, clock, service=app.service, kept=settings.letter_retention, metrics=resources.metrics
-        )
-        tombstones = TombstoneUpkeep(
-            resources.pool,
-            clock,
-            [kept for part in parts for kept in _kept_sinks(part)],
-            read_retention=lambda topics: read_retention(settings.kafka, topics),
-            holder=resources.owner,
-            metrics=resources.metrics,
-        )
+        upkeep = await open_upkeep(app, parts, resources, stop=stop)
         by_clock = await open_clock(app, clock_jobs, resources, stop=stop) if clock_jobs else None
         calm_collector()
         if begun is not None:
@@ -107,8 +91,9 @@ async def run_worker(
         }
         if by_clock is not None:
             consumers["jobs-by-the-clock"] = run_clock(by_clock, vitals, stop=stop)
-        beside = {"outbox-relay": relay.run(), "inbox-upkeep": inbox.run(), "letter-upkeep": letters.run()}
-        beside["tombstone-upkeep"] = tombstones.run()
+        consumers["upkeep-by-the-clock"] = run_clock(upkeep.host, vitals, stop=stop)
+        beside = {"outbox-relay": relay.run()}
+        beside |= {"inbox-watch": upkeep.inbox.watch(), "letter-watch": upkeep.letters.watch()}
         beside |= {f"render-{part.job.code}": part.renderer.run() for part in parts if part.renderer is not None}
         fresh = [each for part in parts if (each := freshening_of(app, part, resources)) is not None]
         for each in fresh:
@@ -117,12 +102,6 @@ async def run_worker(
         # At once: one after the other they would outlast what a stop may take, where several servers are silent.
         await asyncio.gather(_relay_rest(relay), _show_rest(parts, fresh))
         _log.info(logs.WORKER_STOPPED, owner=resources.owner)
-
-
-def _kept_sinks(part: JobParts) -> Iterator[KeptSink]:
-    if part.sink is not None and isinstance(part.job, ProjectionJob | FoldJob):
-        topics = [topic.name for topic in part.job.topics]
-        yield KeptSink(part.id, part.job.code, part.job.sink.name, topics, part.sink)
 
 
 async def _until_all_end(consumers: Mapping[str, _Work], *, upkeep: Mapping[str, _Work]) -> None:

@@ -21,6 +21,7 @@ from tidegate_kernel.errors import Misconfigured, Transient
 from tidegate_kernel.metrics import Metrics
 from tidegate_kernel.postgres import Connection, Pool, translated_errors
 from tidegate_kernel.queries import load_queries
+from tidegate_kernel.rounds import Tell, tell_nobody
 
 _log = structlog.get_logger(__name__)
 _QUERIES = load_queries(__package__)
@@ -35,7 +36,7 @@ _ROUND_SECONDS = 240.0
 
 
 class LetterUpkeep:
-    """Rounds of one worker over the letters of its service. Any number of workers at once: none waits for another.
+    """Letters of a service: every worker counts them, and rounds drop them. Any number at once: none waits for another.
 
     `kept` None keeps letters for ever.
     """
@@ -43,28 +44,33 @@ class LetterUpkeep:
     def __init__(self, pool: Pool, clock: Clock, *, service: str, kept: timedelta | None, metrics: Metrics) -> None:
         self._pool, self._clock, self._service, self._kept, self._metrics = pool, clock, service, kept, metrics
 
-    async def run(self) -> None:
-        """Does not end."""
+    async def watch(self) -> None:
+        """This process's numbers are told. Does not end."""
         while True:
-            await self.once()
+            try:
+                await self.measure()
+            except (Transient, Misconfigured) as error:
+                _log.warning(logs.LETTER_UPKEEP_FAILED, error=str(error))
             await self._clock.sleep(_EVERY_SECONDS)
 
-    async def once(self) -> None:
-        """One round; what stood in its way is logged."""
+    async def round(self, tell: Tell = tell_nobody) -> None:
+        """One round. Raises Transient, Misconfigured for what stood in its way, logged by then."""
+        if self._kept is None:
+            return
         try:
-            if self._kept is not None:
-                await self._drop(self._kept)
-            await self._measure()
+            await self._drop(self._kept, tell)
         except (Transient, Misconfigured) as error:
             _log.warning(logs.LETTER_UPKEEP_FAILED, error=str(error))
+            raise
 
-    async def _drop(self, kept: timedelta) -> None:
+    async def _drop(self, kept: timedelta, tell: Tell) -> None:
         dropped: Counter[str] = Counter()
         stop_at = self._clock.monotonic() + _ROUND_SECONDS
         try:
             while (began := self._clock.monotonic()) < stop_at:
                 chunk = await self._step(kept)
                 dropped.update(chunk)
+                await tell(sum(chunk.values()))
                 if sum(chunk.values()) < _CHUNK:
                     break
                 await self._clock.sleep(_REST * (self._clock.monotonic() - began))
@@ -87,7 +93,8 @@ class LetterUpkeep:
             self._metrics.letters_expired.labels(job).inc(letters)
             _log.info(logs.LETTERS_EXPIRED, job=job, letters=letters)
 
-    async def _measure(self) -> None:
+    async def measure(self) -> None:
+        """Tells how many letters nobody has decided about. Raises Transient, Misconfigured."""
         async with self._connection() as connection:
             rows = await connection.fetch(_QUERIES["unresolved_letters"], self._service, list(UNRESOLVED))
         for row in rows:

@@ -13,7 +13,6 @@ from typing import Any
 from consumers.judging import Judge
 from tidegate import Context, Handler, handle
 from tidegate.jobs.clockwork.declaration import ClockJob, Page, ScheduledJob
-from tidegate.jobs.clockwork.history import History
 from tidegate.jobs.clockwork.host import ClockHost, Pace
 from tidegate.jobs.clockwork.letters import LetterHome
 from tidegate.jobs.clockwork.runs import LEASE_TTL
@@ -180,8 +179,7 @@ class Workshop:
         scheduler = Scheduler(pool or self.pool, self.clock, service="tests", holder=holder, ttl=pace.lease_ttl)
         await scheduler.begin(jobs)
         hands = {number: self.hands(job, pool=pool) for number, job in scheduler.jobs.items()}
-        history = History(pool or self.pool, self.clock, scheduler.jobs)
-        return ClockHost(scheduler, hands, clock=self.clock, metrics=Metrics(), history=history, pace=pace)
+        return ClockHost(scheduler, hands, clock=self.clock, metrics=Metrics(), pace=pace)
 
 
 @asynccontextmanager

@@ -157,7 +157,7 @@ async def test_clickhouse_lets_go_of_tombstones_by_the_rule(table: Table, pool: 
         return {topic: Retention(7 * DAY, segment=DAY) for topic in topics}
 
     kept = KeptSink(job, "search", table.declared.name, ["orders"], table.sink())
-    await TombstoneUpkeep(pool, SystemClock(), [kept], read_retention=retention, holder="w1", metrics=metrics).once()
+    await TombstoneUpkeep(pool, SystemClock(), kept, read_retention=retention, holder="w1", metrics=metrics).round()
 
     assert await table.stored() == [("live", 1, 0), ("young", 5, 0), ("young", 6, 1)]
     assert metrics.registry.get_sample_value("tidegate_tombstones_purged_total", {"job": "search"}) == 1

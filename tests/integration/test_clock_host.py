@@ -21,8 +21,10 @@ from tests.integration.clock_process import HANDLER_TIMEOUT, ITEM_SECONDS
 from tests.integration.clockwork import Schedulers, Workshop, hosting, minutely, tenants, until
 from tests.integration.cut_connections import Cut, cut_pool
 from tidegate import Context
+from tidegate.jobs.clockwork.history import History
 from tidegate.jobs.clockwork.host import Pace
-from tidegate.jobs.clockwork.runs import HEARTBEAT
+from tidegate.jobs.clockwork.scheduler import register_clock_jobs
+from tidegate.upkeeping import UPKEEP_PACE
 from tidegate_kernel.postgres import Pool, open_pool
 
 pytestmark = pytest.mark.servers
@@ -175,7 +177,7 @@ async def test_idle_host_asks_less_than_one_question_a_second(shop: Workshop, da
     # Beside each statement the pool tidies up its connection with one of its own, which `cut_pool` leaves out.
     per_look = 2 * asked / looks
     assert asked >= looks - 1, "the host has looked"
-    assert per_look / (HEARTBEAT.total_seconds() / 2) < 1
+    assert per_look / Pace().look_seconds + per_look / UPKEEP_PACE.look_seconds < 1, "the service's own upkeep, too"
 
 
 async def has_run_for(*, host_turns: int) -> bool:
@@ -240,6 +242,7 @@ async def test_ended_runs_are_forgotten_after_the_time_that_their_job_says(shop:
     await shop.prepare(acme=2)
     own = minutely(code="own", idempotency_key=lambda order, _: order, history=timedelta(days=2))
     jobs = (minutely(history=timedelta(days=2)), own)
+    history = History(shop.pool, shop.clock, await register_clock_jobs(shop.pool, "tests", jobs))
     host = await shop.host(*jobs, pace=BRISK)
     shop.clock.move(minutes=1)
     async with hosting(shop, host):
@@ -249,8 +252,8 @@ async def test_ended_runs_are_forgotten_after_the_time_that_their_job_says(shop:
     await shop.pool.execute("UPDATE tidegate.job_item SET decided_at = $1", shop.clock.now())
 
     shop.clock.move(days=1)
-    assert await host._history.forget() == 0
+    assert await history.forget() == 0
     shop.clock.move(days=2)
-    assert await host._history.forget() == 2
+    assert await history.forget() == 2
 
     assert await shop.items() == [("o000", "done"), ("o001", "done")]

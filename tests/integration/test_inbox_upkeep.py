@@ -21,6 +21,7 @@ from inbox.upkeep import InboxUpkeep, upkeep_trouble
 from tests.integration.claims import SILENCE_LIMIT, days_of, key, owner, partitions_of, set_today, take
 from tidegate.migrations.grants import Duty, grant
 from tidegate_kernel.clock import SystemClock
+from tidegate_kernel.errors import Transient
 from tidegate_kernel.event import Fence
 from tidegate_kernel.metrics import Metrics
 from tidegate_kernel.postgres import Connection, Pool
@@ -62,12 +63,12 @@ async def test_claims_past_the_horizon_go_and_no_others(pool: Pool, connection: 
     await take(pool, weekly, keys)
 
     await set_today(connection, TODAY + WEEK)
-    assert await keeper(pool).once()
+    await keeper(pool).round()
     assert await take(pool, weekly, keys) == {0, 1, 2}, "all are remembered for a whole week"
 
     await set_today(connection, TODAY + WEEK + timedelta(days=1))
     await connection.execute("UPDATE tidegate.inbox_upkeep SET succeeded_at = NULL")
-    assert await keeper(pool).once()
+    await keeper(pool).round()
     assert await partitions_of(connection, keys) == [None, None, None]
     assert await connection.fetchval("SELECT claims_since FROM tidegate.job") == TODAY + timedelta(days=1)
 
@@ -81,7 +82,7 @@ async def test_redelivery_after_a_long_stop_changes_nothing(pool: Pool, connecti
     for days in range(1, 4):
         await set_today(connection, TODAY + timedelta(days=days))
         await connection.execute("UPDATE tidegate.inbox_upkeep SET succeeded_at = NULL")
-        assert await keeper(pool).once()
+        await keeper(pool).round()
 
     assert await take(pool, weekly, known) == {0, 1}
 
@@ -113,7 +114,7 @@ async def test_job_that_keeps_claims_for_ever_keeps_its_days(pool: Pool, connect
     await take(pool, weekly, [key(TODAY)])
 
     await set_today(connection, TODAY + timedelta(days=4000))
-    await keeper(pool).once()
+    await keeper(pool).round()
 
     assert await take(pool, forever, [kept, constant]) == {0, 1}
 
@@ -127,7 +128,7 @@ async def test_claims_of_an_unknown_job_are_nobodys_to_drop(pool: Pool, connecti
     )
 
     await set_today(connection, TODAY + timedelta(days=4000))
-    await keeper(pool).once()
+    await keeper(pool).round()
 
     assert await connection.fetchval("SELECT count(*) FROM tidegate.inbox") == 2
 
@@ -190,7 +191,7 @@ async def test_empty_days_are_dropped_and_do_not_come_back(pool: Pool, connectio
     for days in range(1, 30):
         await set_today(connection, TODAY + timedelta(days=days))
         await connection.execute("UPDATE tidegate.inbox_upkeep SET succeeded_at = NULL")
-        assert await keeper(pool).once()
+        await keeper(pool).round()
 
     today = TODAY + timedelta(days=29)
     assert await days_of(connection) == [name(today + timedelta(days=n)) for n in range(-7, 8)]
@@ -207,12 +208,12 @@ async def test_open_claims_delay_the_drop_not_other_claims(pool: Pool, connectio
 
     async with pool.acquire() as handler, handler.transaction():
         await claim(handler, weekly, [key(TODAY + WEEK)], silence_limit=SILENCE_LIMIT)
-        running = asyncio.create_task(keeper(pool).once())
+        running = asyncio.create_task(keeper(pool).round())
         while not running.done():
             asked = time.monotonic()
             await take(pool, other, [key(TODAY + WEEK), key(CONSTANT_BUCKET)])
             longest, claims = max(longest, time.monotonic() - asked), claims + 1
-        assert await running
+        await running
         assert name(TODAY) in await days_of(connection), "the partition waits until nobody holds claims"
         assert await connection.fetchval("SELECT count(*) FROM tidegate.inbox WHERE bucket = $1", TODAY) == 0
 
@@ -309,7 +310,8 @@ async def test_what_stands_in_the_way_is_noted_until_a_round_ends_well(
         "$$ BEGIN RAISE lock_not_available; END $$"
     )
     for _ in range(2):
-        assert not await keeper(pool).once()
+        with pytest.raises(Transient, match="got no partition"):
+            await keeper(pool).round()
     state = await connection.fetchrow("SELECT succeeded_at, failing_since, error, holder FROM tidegate.inbox_upkeep")
     assert state is not None
     assert state["failing_since"] is not None
@@ -318,7 +320,7 @@ async def test_what_stands_in_the_way_is_noted_until_a_round_ends_well(
 
     await connection.execute("DROP FUNCTION tidegate.attach_inbox_day")
     await connection.execute("ALTER FUNCTION tidegate.somewhere_else(date) RENAME TO attach_inbox_day")
-    assert await keeper(pool).once()
+    await keeper(pool).round()
     state = await connection.fetchrow("SELECT succeeded_at, failing_since, error, holder FROM tidegate.inbox_upkeep")
     assert state is not None
     assert (state["failing_since"], state["error"]) == (None, None)
@@ -349,7 +351,7 @@ async def test_numbers_of_the_inbox_are_told(pool: Pool, connection: Connection,
     await take(pool, weekly, [key(TODAY), key(CONSTANT_BUCKET), key(date(1999, 1, 1))], on=TODAY - timedelta(days=3))
     await take(pool, weekly, [key(date(1999, 1, 1))], on=TODAY - timedelta(days=30))
 
-    assert await keeper(pool, metrics=metrics).once()
+    await keeper(pool, metrics=metrics).round()
 
     read = metrics.registry.get_sample_value
     assert read("tidegate_inbox_oldest_claim_days", {"part": "default"}) == 3
@@ -376,7 +378,7 @@ async def test_worker_with_few_rights_keeps_the_inbox(
 
     try:
         async with asyncpg.create_pool(database, min_size=0, setup=become) as poor:
-            assert await keeper(poor).once()
+            await keeper(poor).round()
     finally:
         await connection.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
 
@@ -401,5 +403,5 @@ async def test_part_of_a_sweep_is_left_to_the_next_round(
     """The days ahead must not wait for hours behind the sweep of a part of a hundred gigabytes."""
     monkeypatch.setattr(upkeep_module, "_SWEEP_SECONDS", 0.0)
     await take(pool, weekly, [key(CONSTANT_BUCKET)], on=TODAY - timedelta(days=30))
-    assert await keeper(pool).once()
+    await keeper(pool).round()
     assert await connection.fetchval("SELECT count(*) FROM tidegate.inbox") == 1

@@ -80,7 +80,7 @@ async def test_decided_letters_leave_after_their_time_and_no_earlier(pool: Pool,
         await keep(pool, job, state, partition=place + 10, ago=KEPT - timedelta(hours=1))
     metrics = Metrics()
 
-    await keeper(pool, metrics=metrics).once()
+    await keeper(pool, metrics=metrics).round()
 
     assert await states(pool) == sorted(FINAL)
     assert await pool.fetchval("SELECT count(*) FROM tidegate.dead_letter WHERE partition < 10") == 0
@@ -95,7 +95,8 @@ async def test_what_nobody_has_decided_about_never_leaves(pool: Pool, job: int) 
         await keep(pool, job, state, partition=place + 10)
     metrics = Metrics()
 
-    await keeper(pool, metrics=metrics).once()
+    await keeper(pool, metrics=metrics).round()
+    await keeper(pool, metrics=metrics).measure()
 
     assert len(await states(pool)) == 2 * len(UNRESOLVED)
     assert metrics.unresolved_letters.labels("ledger")._value.get() == 2 * len(UNRESOLVED)
@@ -106,7 +107,7 @@ async def test_never_keeps_all_of_them(pool: Pool, job: int) -> None:
     """Some services have to show for years what was discarded."""
     await keep(pool, job, LetterState.DISCARDED, ago=timedelta(days=4000))
 
-    await keeper(pool, kept=None).once()
+    await keeper(pool, kept=None).round()
 
     assert await states(pool) == ["discarded"]
 
@@ -116,7 +117,7 @@ async def test_letters_of_another_service_are_its_own_affair(pool: Pool, job: in
     await keep(pool, await make_job(pool, "other", "ledger"), LetterState.RESOLVED)
     await keep(pool, job, LetterState.RESOLVED)
 
-    await keeper(pool).once()
+    await keeper(pool).round()
 
     assert await pool.fetchval(
         "SELECT service FROM tidegate.dead_letter AS d JOIN tidegate.job AS j ON j.id = d.job"
@@ -150,7 +151,7 @@ async def test_lines_of_runs_go_with_their_letter_and_corrections_stay(pool: Poo
         """
     )
 
-    await keeper(pool).once()
+    await keeper(pool).round()
 
     assert await states(pool) == ["resolved"]
     assert await pool.fetchval("SELECT count(*) FROM tidegate.replay_letter") == 0
@@ -162,7 +163,7 @@ async def test_erased_letter_stays(pool: Pool, job: int) -> None:
     await keep(pool, job, LetterState.DISCARDED)
     await pool.execute("UPDATE tidegate.dead_letter SET erased_at = now()")
 
-    await keeper(pool).once()
+    await keeper(pool).round()
 
     assert await states(pool) == ["discarded"]
 
@@ -172,7 +173,7 @@ async def test_more_than_a_chunk_goes_in_one_round(pool: Pool, job: int, monkeyp
     monkeypatch.setattr(upkeep_module, "_CHUNK", 10)
     await keep(pool, job, LetterState.RESOLVED, count=35)
 
-    await keeper(pool).once()
+    await keeper(pool).round()
 
     assert await states(pool) == []
 
@@ -182,7 +183,7 @@ async def test_two_workers_at_once_neither_wait_nor_count_twice(pool: Pool, job:
     await keep(pool, job, LetterState.RESOLVED, count=700)
     metrics = [Metrics(), Metrics()]
 
-    await asyncio.gather(*(keeper(pool, metrics=each).once() for each in metrics))
+    await asyncio.gather(*(keeper(pool, metrics=each).round() for each in metrics))
 
     assert sum(each.letters_expired.labels("ledger")._value.get() for each in metrics) == 700
     assert await states(pool) == []
@@ -195,10 +196,10 @@ async def test_letter_in_use_is_not_waited_for(pool: Pool, job: int) -> None:
         await settling.execute('SELECT FROM tidegate.dead_letter WHERE "offset" = 2 FOR UPDATE')
 
         async with asyncio.timeout(5):
-            await keeper(pool).once()
+            await keeper(pool).round()
 
         assert await states(pool) == ["resolved"]
-    await keeper(pool).once()
+    await keeper(pool).round()
     assert await states(pool) == []
 
 
@@ -208,10 +209,10 @@ async def test_table_that_is_being_migrated_is_left_for_the_next_round(pool: Poo
     async with pool.acquire() as migrating, migrating.transaction():
         await migrating.execute("LOCK TABLE tidegate.dead_letter IN SHARE MODE")
         async with asyncio.timeout(5):
-            await keeper(pool).once()
+            await keeper(pool).round()
     assert await states(pool) == ["resolved"]
 
-    await keeper(pool).once()
+    await keeper(pool).round()
     assert await states(pool) == []
 
 

@@ -15,7 +15,7 @@ import pytest
 from consumers.failure import RetryPolicy
 from tests.integration.clockwork import ACME, NOON, ZEBRA, Schedulers, Workshop, forget_lease
 from tidegate import ByRule, Context, Cron, Handler, MaintenanceJob, Page, RetryLater, answer, handle_batch
-from tidegate.jobs.clockwork.host import Pace
+from tidegate.jobs.clockwork.history import History
 from tidegate.jobs.clockwork.maintenance_preview import QueryFailed, Supposed, preview
 from tidegate.jobs.clockwork.runner import work_off
 from tidegate.jobs.clockwork.runs import ClaimedRun, RunState
@@ -267,16 +267,16 @@ async def test_what_was_removed_is_not_remembered_for_long(archive: Archive) -> 
     """The name of what is gone would be kept for as long as the history of runs: a day is enough for retries."""
     await archive.fill(old=2)
     job = letters()
-    host = await archive.shop.host(job, pace=Pace())
-    _, run = await archive.started(job)
+    scheduler, run = await archive.started(job)
+    history = History(archive.pool, archive.shop.clock, scheduler.jobs)
     await work_off(archive.hands(job), run)
     await archive.pool.execute("UPDATE tidegate.job_item SET decided_at = $1", archive.shop.clock.now())
 
     archive.shop.clock.move(hours=23)
-    await host._history.forget()
+    await history.forget()
     assert len(await archive.shop.items()) == 2
     archive.shop.clock.move(hours=2)
-    await host._history.forget()
+    await history.forget()
     assert await archive.shop.items() == []
 
 

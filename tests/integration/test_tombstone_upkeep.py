@@ -111,7 +111,7 @@ class Upkeeps:
 
         sink = KeptSink(self._job, "search", self._index.declared.name, ["orders"], self._index.sink())
         return TombstoneUpkeep(
-            self._pool, SystemClock(), [sink], read_retention=read, holder=holder, metrics=self.metrics
+            self._pool, SystemClock(), sink, read_retention=read, holder=holder, metrics=self.metrics
         )
 
     @property
@@ -133,7 +133,7 @@ async def test_tombstone_leaves_after_retention_and_no_sooner(index: Index, upke
     await index.write(upsert("live", 1), Delete("old", 6), ago=LONG_AGO)
     await index.write(Delete("young", 6), ago=LATELY)
 
-    await upkeeps.of().once()
+    await upkeeps.of().round()
 
     assert await index.stored() == {"live", "young"}
     assert upkeeps.purged == 1
@@ -145,7 +145,7 @@ async def test_document_that_came_back_is_not_purged(index: Index, upkeeps: Upke
     await index.stored()
     await index.write(upsert("back", 7))
 
-    await upkeeps.of().once()
+    await upkeeps.of().round()
 
     assert await index.shown() == {"back"}
 
@@ -184,11 +184,11 @@ async def test_undecided_letter_holds_tombstones_back(index: Index, upkeeps: Upk
         """,
         job,
     )
-    await upkeeps.of().once()
+    await upkeeps.of().round()
     assert await index.stored() == {"a"}
 
     await pool.execute("UPDATE tidegate.dead_letter SET state = 'resolved', decided_at = now()")
-    await upkeeps.of().once()
+    await upkeeps.of().round()
 
     assert await index.stored() == set()
 
@@ -205,11 +205,11 @@ async def test_unfinished_backfill_holds_tombstones_back(
         """,
         job,
     )
-    await upkeeps.of().once()
+    await upkeeps.of().round()
     assert await index.stored() == {"a"}
 
     await pool.execute("UPDATE tidegate.backfill SET state = 'done'")
-    await upkeeps.of().once()
+    await upkeeps.of().round()
 
     assert await index.stored() == set()
 
@@ -218,7 +218,7 @@ async def test_compacted_topic_keeps_tombstones_for_ever(index: Index, upkeeps: 
     """Kafka has no last day of a key's last record."""
     await index.write(Delete("a", 6), ago=3650 * DAY)
 
-    await upkeeps.of(retention={"orders": Retention(None, segment=DAY, is_compacted=True)}).once()
+    await upkeeps.of(retention={"orders": Retention(None, segment=DAY, is_compacted=True)}).round()
 
     assert await index.stored() == {"a"}
 
@@ -238,7 +238,7 @@ async def test_a_round_works_in_chunks_by_one_worker_at_a_time(
 
     monkeypatch.setattr(ElasticsearchSink, "purge", counted)
 
-    await asyncio.gather(*(upkeeps.of(f"w{n}").once() for n in range(4)))
+    await asyncio.gather(*(upkeeps.of(f"w{n}").round() for n in range(4)))
 
     assert sizes == [4, 4, 2]
     assert await index.stored() == set()
@@ -263,7 +263,7 @@ async def test_purged_key_is_as_one_that_never_was(index: Index, upkeeps: Upkeep
     """What guarantees.md says of it: an older version would be taken again, which is why the rule waits until nothing
     can bring one but a producer that writes old versions anew."""
     await index.write(Delete("k", 6), ago=LONG_AGO)
-    await upkeeps.of().once()
+    await upkeeps.of().round()
     await index.reopen()
     assert await index.stored() == set()
 

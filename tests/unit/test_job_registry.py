@@ -10,7 +10,7 @@ import pytest
 
 from tidegate import App, Context, Cron, Handler, Page, ScheduledJob, Scope, answer, handle, handle_batch
 from tidegate.jobs.clockwork.declaration import ClockJob, ProviderSyncJob, RateLimit
-from tidegate.jobs.registry import registry
+from tidegate.jobs.registry import registry, upkeep_registry
 from tidegate_kernel.errors import Misconfigured
 
 
@@ -80,7 +80,8 @@ def test_app_checks_codes_and_needs() -> None:
 def test_kind_that_nothing_runs_yet_is_refused() -> None:
     """A declaration that looks alive and never runs would be worse than an error."""
     given = {name: getattr(NIGHTLY, name) for name in ("trigger", "query", "command", "key", "scopes", "runbook")}
-    provider: Any = {"provider": "p", "access": given["scopes"], "rate_limit": RateLimit(1), "reach_back": timedelta(0)}
+    provider: Any = {"provider": "p", "access": given["scopes"], "rate_limit": RateLimit(1)}
+    provider |= {"reach_back": timedelta(0), "version": str}
 
     with pytest.raises(Misconfigured, match="job 'sync': kind ProviderSyncJob is declared, and nothing runs such jobs"):
         app(ProviderSyncJob(code="sync", **given, **provider))
@@ -98,6 +99,31 @@ def test_registry_tells_every_field_of_a_job_by_the_clock() -> None:
     assert (entry.query, entry.command, entry.scopes) == ("Orders", "Check", "acme")
     assert entry.lock_key == "job:shop/nightly/{tenant}/{brand}"
     assert (entry.partial_failure, entry.unit, entry.runbook) == ("quarantine", "item", "docs/runbooks/nightly.md")
+
+
+def test_services_own_upkeep_is_in_the_registry_beside_its_jobs() -> None:
+    """What empties tables by itself has to be found where everything that runs is found."""
+    shop = app(NIGHTLY)
+
+    told = {entry.code: entry for entry in upkeep_registry(shop)}
+
+    assert list(told) == ["tidegate.inbox", "tidegate.letters", "tidegate.runs"]
+    letters = told["tidegate.letters"]
+    assert (letters.kind, letters.trigger) == ("MaintenanceJob", "every 1:00:00, or by hand")
+    assert letters.kind_needs["retention policy"] == "TIDEGATE_LETTER_RETENTION"
+    assert [entry.code for entry in registry(shop)] == ["nightly"], "documents and checks are of the service's own jobs"
+
+
+def test_upkeep_is_found_by_its_code_and_its_codes_are_nobody_elses() -> None:
+    """`tidegate pause tidegate.inbox` must mean it, `--all` the service's jobs, and `tidegate run` no job twice."""
+    shop = app(NIGHTLY)
+
+    assert shop.any_job("tidegate.inbox") == shop.clock_job("tidegate.inbox")
+    assert shop.codes == ["nightly"]
+    with pytest.raises(Misconfigured, match=r"'tidegate\.inbox' is Tidegate's own upkeep: every worker runs it"):
+        shop.job("tidegate.inbox")
+    with pytest.raises(Misconfigured, match=r"job 'tidegate\.nightly': codes that begin with 'tidegate\.'"):
+        app(replace(NIGHTLY, code="tidegate.nightly"))
 
 
 def test_code_is_looked_for_among_jobs_of_every_kind() -> None:

@@ -27,7 +27,7 @@ from tidegate.commands.jobs_runs import (
 )
 from tidegate.commands.loading import load_app
 from tidegate.commands.options import AppOption, JsonOption, examples, print_json, print_table, tell
-from tidegate.jobs.registry import RegistryEntry, entry_of, registry
+from tidegate.jobs.registry import RegistryEntry, entry_of, registry, upkeep_registry
 
 job_commands = typer.Typer(
     name="jobs", help="The registry of jobs, and runs of those by the clock.", no_args_is_help=True
@@ -36,8 +36,9 @@ job_commands = typer.Typer(
 
 @job_commands.command("list", epilog=examples("tidegate jobs list", "tidegate jobs list --json"))
 def list_command(app: AppOption = None, as_json: JsonOption = False) -> None:
-    """Show every job: kind, trigger, command, owner, tier. Needs no server."""
-    entries = registry(load_app(app))
+    """Show every job, Tidegate's own last: kind, trigger, command, owner, tier. Needs no server."""
+    loaded = load_app(app)
+    entries = [*registry(loaded), *upkeep_registry(loaded)]
     if as_json:
         print_json([asdict(entry) for entry in entries])
     else:

@@ -60,6 +60,11 @@ def registry(app: App) -> Sequence[RegistryEntry]:
     return [entry_of(app, job) for job in (*app.jobs, *app.clock_jobs)]
 
 
+def upkeep_registry(app: App) -> Sequence[RegistryEntry]:
+    """Returns an entry for every job of Tidegate's own upkeep of the service."""
+    return [entry_of(app, job) for job in app.upkeep_jobs]
+
+
 def entry_of(app: App, job: Job | ClockJob) -> RegistryEntry:
     """What the registry says of a job."""
     return _of_clock(app, job) if isinstance(job, ClockJob) else _of_topics(app, job)

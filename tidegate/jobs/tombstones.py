@@ -25,6 +25,7 @@ from tidegate_kernel.lease import Lease
 from tidegate_kernel.metrics import Metrics
 from tidegate_kernel.postgres import Pool, translated_errors
 from tidegate_kernel.queries import load_queries
+from tidegate_kernel.rounds import Tell, tell_nobody
 
 _log = structlog.get_logger(__name__)
 _QUERIES = load_queries(__package__)
@@ -32,7 +33,6 @@ _QUERIES = load_queries(__package__)
 ReadRetention = Callable[[Collection[str]], Awaitable[Mapping[str, Retention]]]
 """How long Kafka keeps the records of topics; those that may not be asked about are missing."""
 
-_EVERY_SECONDS = 3600.0
 _LEASE = timedelta(seconds=60)
 # Of clocks against each other; and Kafka looks for what it may delete every five minutes.
 _MARGIN = timedelta(days=1)
@@ -54,43 +54,38 @@ class KeptSink(NamedTuple):
 
 
 class TombstoneUpkeep:
-    """Rounds of one worker, known as `holder`, over its jobs' sinks; at each of them one worker at a time."""
+    """Rounds of one worker, known as `holder`, over a job's sink; one worker at a time."""
 
     def __init__(
         self,
         pool: Pool,
         clock: Clock,
-        sinks: Sequence[KeptSink],
+        kept: KeptSink,
         *,
         read_retention: ReadRetention,
         holder: str,
         metrics: Metrics,
     ) -> None:
-        self._pool, self._clock, self._sinks = pool, clock, sinks
+        self._pool, self._clock, self._kept = pool, clock, kept
         self._read_retention, self._holder, self._metrics = read_retention, holder, metrics
 
-    async def run(self) -> None:
-        """Does not end."""
-        while True:
-            await self.once()
-            await self._clock.sleep(_EVERY_SECONDS)
+    async def round(self, tell: Tell = tell_nobody) -> None:
+        """One round. Raises Transient, Misconfigured, LeaseLost for what stood in its way, logged by then."""
+        kept = self._kept
+        try:
+            await self._keep(kept, tell)
+        except (Transient, Misconfigured, LeaseLost) as error:
+            _log.warning(logs.TOMBSTONE_UPKEEP_FAILED, job=kept.code, sink=kept.name, error=str(error))
+            raise
 
-    async def once(self) -> None:
-        """One round; what stood in its way is logged."""
-        for kept in self._sinks:
-            try:
-                await self._keep(kept)
-            except (Transient, Misconfigured, LeaseLost) as error:
-                _log.warning(logs.TOMBSTONE_UPKEEP_FAILED, job=kept.code, sink=kept.name, error=str(error))
-
-    async def _keep(self, kept: KeptSink) -> None:
+    async def _keep(self, kept: KeptSink, tell: Tell) -> None:
         needed = needed_for(kept.topics, await self._read_retention(kept.topics))
         if needed is None:
             return
         lease = Lease(self._pool, f"tombstones of {kept.job} in {kept.name}", holder=self._holder, ttl=_LEASE)
         if (token := await lease.take()) is not None:
             async with lease.keep(token):
-                await self._purge(kept, await self._oldest_open(kept.job) - needed)
+                await self._purge(kept, await self._oldest_open(kept.job) - needed, tell)
 
     async def _oldest_open(self, job: JobId) -> datetime:
         """Since when something is unfinished that may bring older events; now, if nothing is."""
@@ -99,12 +94,13 @@ class TombstoneUpkeep:
                 moment: datetime = await connection.fetchval(_QUERIES["oldest_open"], job, list(UNRESOLVED))
         return moment
 
-    async def _purge(self, kept: KeptSink, before: datetime) -> None:
+    async def _purge(self, kept: KeptSink, before: datetime, tell: Tell) -> None:
         purged, stop_at = 0, self._clock.monotonic() + _ROUND_SECONDS
         try:
             while (began := self._clock.monotonic()) < stop_at:
                 chunk = await kept.sink.purge(before, _CHUNK)
                 purged += chunk
+                await tell(chunk)
                 if chunk < _CHUNK:
                     break
                 await self._clock.sleep(_REST * (self._clock.monotonic() - began))

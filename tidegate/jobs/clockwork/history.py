@@ -14,6 +14,7 @@ from tidegate_kernel.clock import Clock
 from tidegate_kernel.event import JobId
 from tidegate_kernel.postgres import Connection, Pool, translated_errors
 from tidegate_kernel.queries import load_queries
+from tidegate_kernel.rounds import Tell, tell_nobody
 
 _QUERIES = load_queries(__package__)
 
@@ -65,22 +66,24 @@ class History:
     def __init__(self, pool: Pool, clock: Clock, jobs: Mapping[JobId, ClockJob]) -> None:
         self._pool, self._clock, self._jobs = pool, clock, jobs
 
-    async def forget(self) -> int:
-        """Returns how many runs were removed. Raises Transient."""
+    async def forget(self, tell: Tell = tell_nobody) -> int:
+        """Returns how many runs were removed; `tell` hears of runs and results. Raises Transient."""
         removed = 0
         for number, job in self._jobs.items():
             before = self._clock.now() - job.history
-            removed += await self._drop(_QUERIES["drop_ended_runs"], number, before)
+            removed += await self._drop(_QUERIES["drop_ended_runs"], number, before, tell=tell)
             if job.forgets_items:
-                await self._drop(_QUERIES["drop_done_items"], number, self._clock.now() - job.results_kept)
+                since = self._clock.now() - job.results_kept
+                await self._drop(_QUERIES["drop_done_items"], number, since, tell=tell)
         return removed
 
-    async def _drop(self, query: str, number: JobId, before: datetime) -> int:
+    async def _drop(self, query: str, number: JobId, before: datetime, *, tell: Tell) -> int:
         removed = 0
         while True:
             async with self._connection() as connection:
                 rows = await connection.fetch(query, number, before, _CHUNK)
             removed += len(rows)
+            await tell(len(rows))
             if len(rows) < _CHUNK:
                 return removed
 

@@ -13,7 +13,6 @@ from datetime import datetime, timedelta
 
 import structlog
 
-from tidegate.jobs.clockwork.history import History
 from tidegate.jobs.clockwork.runner import work_off
 from tidegate.jobs.clockwork.runs import HEARTBEAT, ClaimedRun, Found, RunState
 from tidegate.jobs.clockwork.scheduler import Scheduler
@@ -28,8 +27,6 @@ _log = structlog.get_logger(__name__)
 
 RUNS_AT_ONCE = 4
 """Runs of one process side by side. Each holds a connection while it works; more replicas carry more."""
-
-_FORGET_EVERY = timedelta(hours=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,14 +60,12 @@ class ClockHost:
         *,
         clock: Clock,
         metrics: Metrics,
-        history: History,
         pace: Pace,
     ) -> None:
         self._scheduler, self._hands, self._clock, self._metrics = scheduler, hands, clock, metrics
-        self._history, self._pace = history, pace
+        self._pace = pace
         self._at_work: set[asyncio.Task[None]] = set()
         self._wake = asyncio.Event()
-        self._forget_at: float = 0.0
         self.last_sign = clock.monotonic()
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -98,7 +93,6 @@ class ClockHost:
             self._measure(found)
             if found.next_due_at is not None and found.next_due_at <= self._clock.now():
                 await self._claim(tasks, due=sum(found.due.values()))
-            await self._forget()
         except Transient as error:
             _log.warning(logs.SCHEDULE_HELD_BACK, error=str(error))
             return self._pace.look_seconds
@@ -133,12 +127,6 @@ class ClockHost:
     def _measure(self, found: Found) -> None:
         for number, job in self._scheduler.jobs.items():
             self._metrics.runs_due.labels(job.code).set(found.due.get(number, 0))
-
-    async def _forget(self) -> None:
-        now = self._clock.monotonic()
-        if now >= self._forget_at:
-            self._forget_at = now + _FORGET_EVERY.total_seconds()
-            await self._history.forget()
 
     def _seconds_until(self, due_at: datetime | None) -> float:
         """Until the next occurrence, run or look: what is due and cannot be had waits for that."""

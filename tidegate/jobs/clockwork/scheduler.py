@@ -52,6 +52,13 @@ async def register_clock_job(connection: Connection, service: str, job: ClockJob
     return await register_job(connection, service=service, code=job.job_code, claim_rule=CLAIM_RULE)
 
 
+async def register_clock_jobs(pool: Pool, service: str, jobs: Sequence[ClockJob]) -> Mapping[JobId, ClockJob]:
+    """Returns the jobs by their numbers. Raises Misconfigured as `register_clock_job`, Transient."""
+    with translated_errors("register jobs"):
+        async with pool.acquire(timeout=10) as connection:
+            return {await register_clock_job(connection, service, job): job for job in jobs}
+
+
 class Scheduler:
     """The schedules of some jobs of a service, as one process sees them; `holder` names it on what it claims."""
 

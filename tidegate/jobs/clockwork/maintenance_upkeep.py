@@ -1,0 +1,79 @@
+"""Tidegate's own upkeep as maintenance jobs: due by the clock, run under its leases, told of as any other job.
+
+What they do stands with what they keep: `inbox.upkeep`, `dlq.forgetting`, `tidegate.jobs.tombstones`, `history`; how a
+run does it, in `maintenance_round`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from tidegate.jobs.clockwork.declaration import ByRule, MaintenanceJob, Page
+from tidegate.jobs.clockwork.schedule import Every
+from tidegate.jobs.clockwork.scopes import AcrossScopes
+
+RESERVED = "tidegate."
+"""What codes of these jobs begin with, and no others may."""
+
+INBOX, LETTERS, RUNS = f"{RESERVED}inbox", f"{RESERVED}letters", f"{RESERVED}runs"
+
+# As often as it always was, but for letters: they are kept for months, and lie for an hour more.
+_EVERY = Every(timedelta(hours=1))
+# Not all of them in one second, nor all services of a database at once.
+_SPREAD = timedelta(minutes=10)
+# Two parts of the inbox may be swept for forty minutes each, and a large day searched for a quarter of an hour.
+_LONGEST = timedelta(hours=3)
+
+
+@dataclass(frozen=True, slots=True)
+class UpkeepRound:
+    """A round of Tidegate's own upkeep. No handler of an application takes it."""
+
+    page: Page
+
+
+def upkeep_jobs(sinks: Sequence[str]) -> Sequence[MaintenanceJob]:
+    """The jobs of a service's own upkeep; `sinks`: codes of its jobs that write to a store."""
+    return [
+        _job(INBOX, "the longest of the jobs' dedupe_horizon", "forgets the ids of events that cannot come again"),
+        _job(LETTERS, "TIDEGATE_LETTER_RETENTION", "removes dead letters that were decided long ago"),
+        _job(RUNS, "each job's history", "forgets runs that ended long ago, and what they did"),
+        *(
+            _job(
+                tombstones_of(code),
+                "the retention of the job's topics, its oldest undecided letter and its unfinished backfill",
+                f"removes tombstones from the store of {code} that nothing older can come for",
+            )
+            for code in sinks
+        ),
+    ]
+
+
+def tombstones_of(code: str) -> str:
+    """The code of the job that keeps the store of the job `code`."""
+    return f"{RESERVED}tombstones.{code}"
+
+
+def _job(code: str, rule: str, purpose: str) -> MaintenanceJob:
+    return MaintenanceJob(
+        code=code,
+        trigger=_EVERY,
+        jitter=_SPREAD,
+        retention=ByRule(rule),
+        is_sensitive=False,
+        query=UpkeepRound,
+        command=_itself,
+        key=str,
+        scopes=AcrossScopes("what Tidegate keeps of all tenants leaves by one rule"),
+        owner="Tidegate",
+        purpose=purpose,
+        max_duration=_LONGEST,
+        history=timedelta(days=7),
+        runbook="docs/operations/jobs.md",
+    )
+
+
+def _itself(round_: UpkeepRound) -> UpkeepRound:
+    return round_
