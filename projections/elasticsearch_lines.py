@@ -27,11 +27,8 @@ _MAX_ID_BYTES = 512
 _HASHED_ID = "sha256:"
 _CLOCK = SystemClock()
 
-_BEFORE_ID = b'{"index":{"_id":'
-_BEFORE_VERSION = b',"version":'
 # Greater *or equal*: an equal version is the same event, or the same event projected by newer code.
-_BEFORE_DOCUMENT = b',"version_type":"external_gte"}}\n'
-_LINES = _BEFORE_ID + b"%b" + _BEFORE_VERSION + b"%d" + _BEFORE_DOCUMENT + b"%b\n"
+_LINES = b'{"index":{"_id":%b,"version":%d,"version_type":"external_gte"}}\n%b\n'
 
 _encode_lines = msgspec.json.Encoder().encode_lines
 
@@ -56,8 +53,7 @@ def bulk_lines(write: Write, max_document_bytes: int, clock: Clock = _CLOCK) -> 
     if len(document_id) > _MAX_ID_BYTES or not document_id.isascii():
         document_id = stored_id(document_id)
     document = json_document(write.document, max_document_bytes) if isinstance(write, Upsert) else _tombstone(clock)
-    parts = (_BEFORE_ID, encode_json(document_id), _BEFORE_VERSION, encode_json(write.version), _BEFORE_DOCUMENT)
-    return b"".join((*parts, document, b"\n"))
+    return _LINES % (encode_json(document_id), write.version, document)
 
 
 def bulk_lines_at_once(writes: Sequence[Upsert], max_document_bytes: int) -> list[bytes]:
