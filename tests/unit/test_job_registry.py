@@ -8,7 +8,21 @@ from typing import Any
 
 import pytest
 
-from tidegate import App, Context, Cron, Handler, Page, ScheduledJob, Scope, answer, handle, handle_batch
+from tidegate import (
+    App,
+    Circuit,
+    Context,
+    Cron,
+    Handler,
+    Page,
+    Pulled,
+    ScheduledJob,
+    Scope,
+    answer,
+    fetch,
+    handle,
+    handle_batch,
+)
 from tidegate.jobs.clockwork.declaration import ClockJob, ProviderSyncJob, RateLimit
 from tidegate.jobs.registry import registry, upkeep_registry
 from tidegate_kernel.errors import Misconfigured
@@ -58,7 +72,10 @@ def app(*jobs: ClockJob, handlers: list[Handler] | None = None) -> App:
     [
         (HANDLERS[:1], r"command becomes Check, which no handler takes; add handle\(Check"),
         (HANDLERS[1:], r"query becomes Orders, which no handler takes; add answer\(Orders"),
-        ([handle_batch(Orders, check_all), HANDLERS[1]], r"query becomes Orders, which a handler of commands takes"),
+        (
+            [handle_batch(Orders, check_all), HANDLERS[1]],
+            r"query becomes Orders, which another kind of handler takes; use answer",
+        ),
     ],
 )
 def test_request_without_its_handler_is_found_at_the_start(handlers: list[Handler], told: str) -> None:
@@ -77,14 +94,42 @@ def test_app_checks_codes_and_needs() -> None:
         app(replace(NIGHTLY, code="Nightly Run"))
 
 
-def test_kind_that_nothing_runs_yet_is_refused() -> None:
-    """A declaration that looks alive and never runs would be worse than an error."""
-    given = {name: getattr(NIGHTLY, name) for name in ("trigger", "query", "command", "key", "scopes", "runbook")}
-    provider: Any = {"provider": "p", "access": given["scopes"], "rate_limit": RateLimit(1)}
-    provider |= {"reach_back": timedelta(0), "version": str}
+GIVEN: Any = {name: getattr(NIGHTLY, name) for name in ("trigger", "query", "command", "key", "scopes", "runbook")}
 
-    with pytest.raises(Misconfigured, match="job 'sync': kind ProviderSyncJob is declared, and nothing runs such jobs"):
-        app(ProviderSyncJob(code="sync", **given, **provider))
+
+def sync(code: str = "sync", **fields: Any) -> ProviderSyncJob:
+    provider: Any = {"provider": "p", "access": GIVEN["scopes"], "rate_limit": RateLimit(1), "reach_back": timedelta(0)}
+    return ProviderSyncJob(**{"code": code, "version": str} | GIVEN | provider | fields)
+
+
+async def pull(_: Orders, __: None) -> Pulled:
+    return Pulled()
+
+
+FETCHING = [fetch(Orders, pull), HANDLERS[1]]
+
+
+def test_kind_that_nothing_runs_is_refused() -> None:
+    """A declaration that looks alive and never runs would be worse than an error."""
+    with pytest.raises(Misconfigured, match="job 'plain': kind ClockJob is declared, and nothing runs such jobs"):
+        app(ClockJob(code="plain", partial_failure="stop", **GIVEN))
+
+
+def test_provider_is_called_by_a_handler_of_fetch_alone() -> None:
+    """One of `answer` would call it inside of a transaction; one of `fetch` answers no query of another kind of job."""
+    assert app(sync(), handlers=FETCHING).clock_job("sync").code == "sync"
+    with pytest.raises(Misconfigured, match=r"job 'sync': query becomes Orders, .* use fetch"):
+        app(sync())
+    with pytest.raises(Misconfigured, match=r"job 'nightly': query becomes Orders, .* use answer"):
+        app(NIGHTLY, handlers=FETCHING)
+
+
+@pytest.mark.parametrize("rule", [{"rate_limit": RateLimit(2)}, {"circuit": Circuit(failures=1)}], ids=list)
+def test_jobs_of_one_provider_have_one_rule(rule: dict[str, Any]) -> None:
+    """They share its rate and circuit: which rule holds would depend on who called last."""
+    app(sync(), sync("other"), sync("elsewhere", provider="q", **rule), handlers=FETCHING)
+    with pytest.raises(Misconfigured, match=f"job 'other': {next(iter(rule))} differs from that of job 'sync'"):
+        app(sync(), sync("other", **rule), handlers=FETCHING)
 
 
 def test_registry_tells_every_field_of_a_job_by_the_clock() -> None:
