@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from pydantic import SecretStr
 
 from consumers.failure import RetryPolicy
@@ -24,6 +25,7 @@ from tests.integration.clockwork import StandingClock
 from tidegate import App, HttpProvider, ProviderSyncJob, RateLimit, Scope, fetch, handle
 from tidegate.assembly import Resources
 from tidegate.clocking import hands_of
+from tidegate.jobs.clockwork.host import ClockHost, Pace
 from tidegate.jobs.clockwork.runner import work_off
 from tidegate.jobs.clockwork.runs import ClaimedRun, RunState
 from tidegate.jobs.clockwork.scheduler import Scheduler
@@ -99,6 +101,13 @@ class Records:
         (run,) = await scheduler.claim(1)
         return run
 
+    async def host(self, job: ProviderSyncJob, *, pace: Pace) -> ClockHost:
+        """A process's part that runs the job."""
+        scheduler = Scheduler(self.pool, self.clock, service="shop", holder="one", deps=self.deps, ttl=pace.lease_ttl)
+        await scheduler.begin([job])
+        hands = {number: self.hands(job) for number in scheduler.jobs}
+        return ClockHost(scheduler, hands, clock=self.clock, metrics=self.metrics, pace=pace)
+
     async def sync(self, job: ProviderSyncJob) -> RunState | None:
         """The next run, from its claim to its end."""
         return await work_off(self.hands(job), await self.due(await self.scheduler(job)))
@@ -144,6 +153,11 @@ class Records:
             self.clock.move(seconds=1)
             self.company.sell("vinyl", f"d{number:02}", **{"price_cents": 1000 + number} | fields)
 
+    def mend(self, disc: str) -> None:
+        """The company has the title right from now on, and calls it no change."""
+        sold = self.company.discs["vinyl"]
+        sold[disc] = msgspec.structs.replace(sold[disc], title="Mended")
+
     def on_page(self, number: int, act: Any) -> None:
         """`act` once, right after the company has answered with that page (1 = the first)."""
         answered: list[Mapping[str, str]] = []
@@ -162,11 +176,18 @@ async def record_shop(pool: Pool, dsn: str, keys_file: Path) -> AsyncIterator[Re
     clock = StandingClock(NOON)
     company = Company({"aurora": KEY, "borealis": "key-of-borealis"}, now=clock.now)
     keys_file.write_text(json.dumps({"aurora": KEY, "cascade": "key-of-cascade"}))
-    keys = CatalogueKeys(keys_file)
     await pool.execute(_TABLES.read_text(encoding="utf-8"))
-    async with serving(company) as url, HttpProvider.open_session() as session:
+    async with serving(company) as url, calling(pool, dsn, url, keys_file) as shop:
+        yield replace(shop, company=company, clock=clock)
+
+
+@asynccontextmanager
+async def calling(pool: Pool, dsn: str, url: str, keys_file: Path) -> AsyncIterator[Records]:
+    """A process that synchronises with the company at `url`."""
+    clock, keys = StandingClock(NOON), CatalogueKeys(keys_file)
+    async with HttpProvider.open_session() as session:
         api = HttpProvider(name="disc-company", url=url, session=session, credentials=keys, clock=clock)
-        yield Records(pool, dsn, url, company, Shop(export_files(), DiscCompany(api, keys)), clock)
+        yield Records(pool, dsn, url, Company({}), Shop(export_files(), DiscCompany(api, keys)), clock)
 
 
 def away(*, page: str | None = None, times: int = 1, status: int | None = 503) -> list[Fault]:

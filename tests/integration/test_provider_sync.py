@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -10,13 +15,19 @@ from pathlib import Path
 import pytest
 
 from examples.shop.catalogue.provider_server import Fault
-from tests.integration.disc_company import Records, catalogue_job, record_shop
+from tests.integration.clockwork import until
+from tests.integration.disc_company import VINYL, Records, catalogue_job, record_shop
+from tidegate.jobs.clockwork.host import Pace
+from tidegate.jobs.clockwork.quarantine import ItemChoice, replay_items
 from tidegate.jobs.clockwork.runner import work_off
 from tidegate.jobs.clockwork.runs import RunState
+from tidegate_kernel.permissions import Actor, Role
 from tidegate_kernel.postgres import Pool
 
 pytestmark = pytest.mark.servers
 
+_ROOT = Path(__file__).parents[2]
+BRISK = Pace(heartbeat=timedelta(seconds=1))
 REACH_BACK = timedelta(minutes=15)
 
 
@@ -189,6 +200,87 @@ async def test_failed_disc_is_met_again_until_its_price_is_right(shop: Records) 
     began = shop.clock.now()
     await shop.sync(job)
     assert shop.since[-1] == (began - REACH_BACK).isoformat()
+
+
+async def test_quarantined_disc_is_replayed_by_a_run_of_its_own(shop: Records) -> None:
+    """partial_failure='quarantine': the run passes over the disc and its cursor moves on. A replay asks since before it
+    was met, does it and nothing else, and moves no cursor; one whose disc has another version by now stays a letter."""
+    job = catalogue_job(partial_failure="quarantine")
+    shop.sell(1)
+    await shop.sync(job)
+    since_success = (shop.clock.now() - REACH_BACK).isoformat()
+    shop.sell(2, 3, title="\0")  # what Postgres cannot hold
+    shop.sell(4, 5, 6, 7, 8)
+    assert await shop.sync(job) is RunState.DONE
+    shop.clock.move(hours=3)
+    shop.sell(3)
+    assert await shop.sync(job) is RunState.DONE
+    cursor, asked = await shop.cursor(), len(shop.since)
+    assert await shop.discs() == prices(1, *range(3, 9))
+    shop.mend("d02")
+
+    choice = ItemChoice(job=job, scope=VINYL)
+    alice, now = Actor("alice", Role.OPERATOR), shop.clock.now()
+    replayed = await replay_items(shop.pool, alice, "shop", choice, reason="the title is mended", now=now)
+    scheduler = await shop.scheduler(job)
+    states = [await work_off(shop.hands(job), await shop.claimed(scheduler)) for _ in replayed.runs]
+
+    assert (replayed.items, set(states)) == (2, {RunState.DONE})
+    assert await shop.discs() == prices(*range(1, 9))
+    assert len(await shop.published()) == 8
+    assert set(shop.since[asked:]) == {since_success}
+    assert await shop.cursor() == cursor
+    left = await shop.pool.fetch("SELECT key, outcome FROM tidegate.job_item WHERE outcome <> 'done'")
+    assert [(row["key"].split()[0], row["outcome"]) for row in left] == [("d03", "quarantined")]
+
+
+async def test_killed_process_leaves_its_page_to_the_next(shop: Records, database: str, tmp_path: Path) -> None:
+    """kill -9 while the company is asked for page 3: another process finds the run, asks for page 3 again and for no
+    page before it, and each disc acts once."""
+    shop.sell(*range(10))
+    is_asked, may_answer = asyncio.Event(), asyncio.Event()
+
+    async def hold() -> None:
+        if len(shop.pages) == 3:
+            is_asked.set()
+            await may_answer.wait()
+
+    shop.company.before_answer = hold
+    job = catalogue_job()
+    scheduler = await shop.scheduler(job)
+    shop.clock.move(minutes=15)
+    await scheduler.make_runs()
+    with victim(database, shop.url, tmp_path / "keys.json"):
+        async with asyncio.timeout(60):
+            await is_asked.wait()
+    may_answer.set()
+
+    host = asyncio.create_task((await shop.host(job, pace=BRISK)).run(shop.stop))
+    await until(lambda: ended(shop), seconds=60)
+    shop.stop.set()
+    await host
+
+    states = await shop.pool.fetch("SELECT state, trigger FROM tidegate.job_run ORDER BY id")
+    assert [tuple(row) for row in states] == [("stalled", "schedule"), ("done", "retry")]
+    assert await shop.discs() == prices(*range(10))
+    assert len(await shop.published()) == 10
+    assert [len(set(shop.pages[:3])), shop.pages[2:]] == [3, [shop.pages[2]] * 2]
+
+
+async def ended(shop: Records) -> bool:
+    return bool(await shop.pool.fetchval("SELECT count(*) FROM tidegate.job_run WHERE state = 'done'"))
+
+
+@contextmanager
+def victim(database: str, url: str, keys_file: Path) -> Iterator[None]:
+    """Another process that works on the run, until it is killed."""
+    command = [sys.executable, str(Path(__file__).with_name("provider_process.py")), database, url, str(keys_file)]
+    process = subprocess.Popen(command, cwd=_ROOT, env=os.environ | {"PYTHONPATH": str(_ROOT)})
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
 
 
 async def test_no_transaction_is_open_while_the_provider_is_called(shop: Records) -> None:
