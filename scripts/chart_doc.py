@@ -18,7 +18,7 @@ from tidegate_kernel.errors import Reason
 from tidegate_kernel.settings import KafkaSettings, Settings
 
 ROOT = Path(__file__).resolve().parents[1]
-HELM = ROOT / "helm"
+HELM, DOCKERFILE = ROOT / "helm", ROOT / "Dockerfile"
 SCHEMA, VALUES, README, CHART = (
     HELM / name for name in ("values.schema.json", "values.yaml", "README.md", "Chart.yaml")
 )
@@ -113,6 +113,11 @@ def chart(former: str) -> str:
     return re.sub(r"^appVersion: .*$", f'appVersion: "{__version__}"', text, flags=re.MULTILINE)
 
 
+def dockerfile(former: str) -> str:
+    """`former` with this package's version."""
+    return re.sub(r"^ARG VERSION=.*$", f"ARG VERSION={__version__}", former, flags=re.MULTILINE)
+
+
 def written() -> Mapping[Path, str]:
     """What should stand in each file."""
     said = VALUES.read_text(encoding="utf-8")
@@ -120,6 +125,7 @@ def written() -> Mapping[Path, str]:
         README: readme(README.read_text(encoding="utf-8"), said),
         SCHEMA: schema(SCHEMA.read_text(encoding="utf-8")),
         CHART: chart(CHART.read_text(encoding="utf-8")),
+        DOCKERFILE: dockerfile(DOCKERFILE.read_text(encoding="utf-8")),
     }
 
 
