@@ -8,7 +8,7 @@ SOURCES := $(wildcard tidegate tidegate_kernel consumers inbox dlq projections e
 # A folder without a module would stop mypy.
 TYPED := $(foreach folder,$(SOURCES),$(if $(shell find $(folder) -name '*.py' -print -quit),$(folder)))
 
-.PHONY: help setup demo demo-dlq test check static up down status clean bench lock sabotage chaos rehearse-rollout
+.PHONY: help setup demo demo-dlq test check static up down status clean bench lock sabotage chaos rehearse-rollout chart
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -58,6 +58,10 @@ chaos: setup ## Strike real servers and workers for CHAOS_SECONDS, then compare 
 
 rehearse-rollout: setup ## Roll the chart's workloads under load, processes for pods: gaps, repeats, doubled effects
 	@scripts/chart-tools && scripts/with-stack $(PY) -m tests.rollout
+
+chart: setup ## Lint, render and test the Helm chart; on a real API server where ../shared/kube has one
+	@scripts/chart-tools
+	$(PY) -m pytest $(SIDE_BY_SIDE) tests/chart
 
 sabotage: setup ## Prove that the tests can fail: each patch in tests/sabotage must turn the test it names red
 	@scripts/with-stack $(PY) scripts/sabotage.py
