@@ -76,7 +76,8 @@ class BulkWriter:
         Raises Transient if some stay put off, Misconfigured if Elasticsearch denies the access.
         """
         stale: list[int] = []
-        refused, pending = [], list(range(len(lines)))
+        refused: list[Refusal] = []
+        pending: Sequence[int] = range(len(lines))
         for pause in (*_PAUSES_SECONDS, None):
             result = await self._send(lines, pending)
             stale, pending = [*stale, *result.stale], result.later
@@ -95,7 +96,8 @@ class BulkWriter:
         return result
 
     async def _send_request(self, lines: Sequence[bytes], numbers: Sequence[int], result: _Round) -> None:
-        body = b"".join([lines[number] for number in numbers])
+        # As many as there are: all of them, which is nearly always so.
+        body = b"".join(lines if len(numbers) == len(lines) else [lines[number] for number in numbers])
         async with self._concurrency.slot() as request:
             answer = await self._post(body)
             request.answered()
