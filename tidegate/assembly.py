@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import Any
 
 from consumers.backfill import Backfill
 from consumers.backlog import LetterBacklog
 from consumers.caution import Solitude
 from consumers.flood import Floods
-from consumers.fold_road import FoldRoad
-from consumers.folding import Folder, FoldRule
 from consumers.host import LaneSettings
 from consumers.intents import Intents
 from consumers.judging import Judge
@@ -23,54 +19,33 @@ from consumers.loop import ConsumerLoop, Join
 from consumers.meter import Meter
 from consumers.newcomers import Newcomers
 from consumers.outages import POSTGRES, Outages, Probe
-from consumers.parking import Parking, ParkingLimit
-from consumers.pipeline import CommandRoad, Pipeline, ProjectionRoad, Road
+from consumers.parking import Parking
+from consumers.pipeline import Pipeline
 from consumers.positions import Positions
 from consumers.presence import Presence
 from consumers.replay_commands import CommandHands
 from consumers.replay_hands import Hands
 from consumers.replay_projections import ProjectionHands
-from consumers.stable import StableRoad
 from consumers.steward import Steward
 from consumers.watch import Watch
 from dlq.letters import Origin
 from dlq.runs import RunKind
 from inbox.store import register_job
-from projections.folds.codec import StateCodec
-from projections.folds.dirty import DirtyKeys
-from projections.folds.renderer import Projection, Renderer
+from projections.folds.renderer import Renderer
 from projections.sink import PacedSink, Sink
-from projections.stable import StableSink
 from projections.visibility_unseen import Unseen
 from tidegate.app import App
-from tidegate.jobs.declaration import ConsumerJob, FoldJob, Job, ProjectionJob, batch_size_of, silence_limit_of
+from tidegate.jobs.declaration import ConsumerJob, FoldJob, Job, ProjectionJob, batch_size_of
 from tidegate.jobs.decoding import decoder_of, order_of
 from tidegate.jobs.mediator import Mediator
+from tidegate.resources import Resources
+from tidegate.roads import folder_of, mediator_of, parking_of, renderer_of, road_of
 from tidegate_kernel.clock import Clock
-from tidegate_kernel.errors import Misconfigured
 from tidegate_kernel.event import LIVE, JobId, RunId
 from tidegate_kernel.metrics import Metrics
-from tidegate_kernel.postgres import Connections, Pool, is_writable, translated_errors
+from tidegate_kernel.postgres import Pool, is_writable, translated_errors
 from tidegate_kernel.settings import Settings
 from tidegate_kernel.source import RecordSource
-
-# Keys rendered at once, with their states in memory.
-_LARGEST_CHUNK = 1_000
-
-
-@dataclass(frozen=True, slots=True)
-class Resources:
-    """What all jobs of a process share. `owner` names this process on the positions it takes."""
-
-    settings: Settings
-    pool: Pool
-    clock: Clock
-    metrics: Metrics
-    threads: ThreadPoolExecutor
-    owner: str
-    deps: Any = None
-    connections: Connections = field(default_factory=Connections)
-    solitude: Solitude = field(default_factory=Solitude)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,15 +78,15 @@ async def assemble(app: App, job: Job, resources: Resources, *, sink: Sink | Non
     """
     number = await _register(app, job, resources.pool)
     ledger = Ledger(resources.pool, origin_of(app, job, number, run), job.claim_rule, resources.clock)
-    mediator = _mediator(app, job, resources) if isinstance(job, ConsumerJob) else None
-    renderer = _renderer(app, job, resources, number, sink) if isinstance(job, FoldJob) else None
+    mediator = mediator_of(app, job, resources) if isinstance(job, ConsumerJob) else None
+    renderer = renderer_of(app, job, resources, number, sink) if isinstance(job, FoldJob) else None
     if isinstance(job, ProjectionJob | FoldJob):
         resources.metrics.freshness_sla.labels(job.code).set(job.freshness_sla.total_seconds())
     _show_request_limit(job, sink, resources.metrics)
     outages = _outages(job, resources, _probes(app, job, resources.settings, sink))
     decoder = decoder_of(job)
-    parking = _parking(job, ledger)
-    pipeline = Pipeline(decoder, _road(job, ledger, parking, mediator or renderer or sink, outages), ledger, parking)
+    parking = parking_of(job, ledger)
+    pipeline = Pipeline(decoder, road_of(job, ledger, parking, mediator or renderer or sink, outages), ledger, parking)
     return JobParts(
         job=job,
         id=number,
@@ -176,7 +151,7 @@ async def replay_hands(
         return ledger, ProjectionHands(ledger, decoder_of(job), sink, kind=kind)
     outages = _outages(job, resources, _probes(app, job, resources.settings, sink))
     judge = Judge(job.retry, outages.all_answer)
-    dispatcher = _folder(job, number) if isinstance(job, FoldJob) else _mediator(app, job, resources)
+    dispatcher = folder_of(job, number) if isinstance(job, FoldJob) else mediator_of(app, job, resources)
     return ledger, CommandHands(ledger, decoder_of(job), dispatcher, judge, order=order_of(job), kind=kind)
 
 
@@ -224,13 +199,6 @@ def _floods(job: Job, resources: Resources, number: JobId) -> Floods:
     return Floods(job.code, resources.pool, number, limits=limits, metrics=resources.metrics)
 
 
-def _parking(job: Job, ledger: Ledger) -> Parking:
-    """Projections park nothing: the newest version of a document stays, whatever came before it."""
-    if isinstance(job, ConsumerJob | FoldJob):
-        return Parking(ledger.pool, ledger.origin, order_of(job), job.parking)
-    return Parking(ledger.pool, ledger.origin, None, ParkingLimit())
-
-
 def _watch(
     resources: Resources,
     number: JobId,
@@ -247,56 +215,6 @@ def _watch(
         resources.clock,
         at_work=lambda partition: mediator.at_work(partition) if mediator is not None else None,
         has_room=parking.has_room,
-    )
-
-
-def _road(
-    job: Job, ledger: Ledger, parking: Parking, target: Mediator | Renderer | Sink | None, outages: Outages
-) -> Road:
-    judge, silence_limit = Judge(job.retry, outages.all_answer), silence_limit_of(job)
-    if isinstance(target, Mediator):
-        return CommandRoad(ledger, parking, target, judge, silence_limit=silence_limit)
-    if isinstance(job, FoldJob) and isinstance(target, Renderer):
-        folder = _folder(job, ledger.origin.job)
-        return FoldRoad(ledger, parking, folder, judge, silence_limit=silence_limit, notice=target.notice)
-    if target is None or isinstance(target, Renderer):
-        raise ValueError(f"job {job.code!r} is a projection and needs its sink")
-    return StableRoad(ledger, target) if isinstance(target, StableSink) else ProjectionRoad(ledger, target)
-
-
-def _folder(job: FoldJob[Any], number: JobId) -> Folder:
-    return Folder(number, FoldRule(job.key, StateCodec(job.state), across_tenants=job.across_tenants is not None))
-
-
-def _renderer(app: App, job: FoldJob[Any], resources: Resources, number: JobId, sink: Sink | None) -> Renderer:
-    if sink is None:
-        raise ValueError(f"job {job.code!r} is a fold and needs its sink")
-    if isinstance(sink, StableSink):
-        raise Misconfigured(
-            f"job {job.code!r} is a fold: each change of a state would count once more in what its sink feeds; declare "
-            "the table without stable_batches, and no materialized view on it"
-        )
-    projection = Projection(
-        job=job.code,
-        codec=StateCodec(job.state),
-        render=job.render,
-        store=job.sink.store,
-        release=app.version,
-        chunk=min(job.sink.batch_size, _LARGEST_CHUNK),
-    )
-    dirty = DirtyKeys(resources.pool, number)
-    return Renderer(dirty, sink, projection, resources.clock, metrics=resources.metrics)
-
-
-def _mediator(app: App, job: ConsumerJob, resources: Resources) -> Mediator:
-    return Mediator(
-        job.job_code,
-        app.commands,
-        deps=resources.deps,
-        clock=resources.clock,
-        timeout=job.handler_timeout,
-        threads=resources.threads,
-        dependencies=[d for d in app.dependencies if d.name in job.needs],
     )
 
 

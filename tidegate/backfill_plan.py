@@ -12,9 +12,10 @@ from consumers.backfill import Progress
 from consumers.obstacle import is_same_topic
 from consumers.positions import Position, Positions
 from inbox.store import claims_since
-from tidegate.assembly import JobParts, Resources
+from tidegate.assembly import JobParts
 from tidegate.jobs.checkpoints import read_checkpoint
 from tidegate.jobs.declaration import FoldJob, Job, acts_once
+from tidegate.resources import Resources
 from tidegate_kernel.errors import Misconfigured
 from tidegate_kernel.event import LIVE, TopicPartition
 from tidegate_kernel.kafka import open_reader

@@ -19,10 +19,11 @@ from consumers.meter import Tally
 from consumers.positions import Positions
 from projections.sink import Sink
 from tidegate.app import App
-from tidegate.assembly import JobParts, Resources, assemble, backfill_of
+from tidegate.assembly import JobParts, assemble, backfill_of
 from tidegate.backfill_plan import BackfillOptions, BackfillStart, plan, refuse_fold
 from tidegate.jobs.declaration import Job
 from tidegate.jobs.selection import part_of
+from tidegate.resources import Resources
 from tidegate.supervision import is_set_within
 from tidegate.worker import open_resources, open_sink
 from tidegate_kernel import logs

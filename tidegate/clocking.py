@@ -12,7 +12,6 @@ from consumers.failure import RetryPolicy
 from consumers.judging import Judge
 from consumers.outages import POSTGRES, Outages, Probe
 from tidegate.app import App
-from tidegate.assembly import Resources
 from tidegate.jobs.clockwork.checking import handlers_of
 from tidegate.jobs.clockwork.declaration import ClockJob, ProviderSyncJob
 from tidegate.jobs.clockwork.host import RUNS_AT_ONCE, ClockHost, Pace
@@ -22,6 +21,7 @@ from tidegate.jobs.clockwork.provider.road import ProviderRoad
 from tidegate.jobs.clockwork.scheduler import Scheduler
 from tidegate.jobs.clockwork.units import RunHands
 from tidegate.jobs.mediator import Mediator
+from tidegate.resources import Resources
 from tidegate.supervision import is_set_within
 from tidegate.vitals import Vitals
 from tidegate_kernel import logs

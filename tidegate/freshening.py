@@ -11,8 +11,9 @@ from projections.visibility import Visibility
 from projections.visibility_refresh import LEASE_TTL, Refresher
 from projections.visibility_watch import VisibilityWatch
 from tidegate.app import App
-from tidegate.assembly import JobParts, Resources
+from tidegate.assembly import JobParts
 from tidegate.jobs.declaration import FoldJob, ProjectionJob
+from tidegate.resources import Resources
 from tidegate_kernel.lease import Lease
 
 

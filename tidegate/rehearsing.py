@@ -12,9 +12,10 @@ from consumers.rehearsal import ONCE, Rehearsal
 from consumers.rehearsed import Rehearsed, RehearsedFailure
 from dlq.runs import ENDED, Outcome, RunKind
 from tidegate.app import App
-from tidegate.assembly import Resources, replay_hands
+from tidegate.assembly import replay_hands
 from tidegate.jobs.declaration import ConsumerJob, Job, silence_limit_of
 from tidegate.jobs.replays import Asked, permit_rehearsal
+from tidegate.resources import Resources
 from tidegate.supervision import is_set_within
 from tidegate.worker import open_resources, open_sink
 from tidegate_kernel.clock import SystemClock

@@ -18,11 +18,12 @@ from consumers.replay_hands import Hands
 from consumers.replay_verdicts import Taken, Verdicts
 from dlq.runs import FailureGroup, Hold, Outcome, Run, RunKind, RunState, failures_of, read_run
 from tidegate.app import App
-from tidegate.assembly import Resources, replay_hands
+from tidegate.assembly import replay_hands
 from tidegate.jobs.declaration import Job, silence_limit_of
 from tidegate.jobs.replays import Asked, begin, find_run, refuse_asked, refuse_resuming, resume
 from tidegate.jobs.selection import part_of
 from tidegate.replay_lease import leased, left_resumable
+from tidegate.resources import Resources
 from tidegate.supervision import is_set_within
 from tidegate.worker import open_resources, open_sink
 from tidegate_kernel import logs

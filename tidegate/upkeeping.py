@@ -11,7 +11,7 @@ from functools import partial
 from dlq.forgetting.upkeep import LetterUpkeep
 from inbox.upkeep import InboxUpkeep
 from tidegate.app import App
-from tidegate.assembly import JobParts, Resources
+from tidegate.assembly import JobParts
 from tidegate.clocking import hands_of
 from tidegate.jobs.clockwork.history import History
 from tidegate.jobs.clockwork.host import ClockHost, Pace
@@ -20,6 +20,7 @@ from tidegate.jobs.clockwork.maintenance_upkeep import INBOX, LETTERS, RUNS, tom
 from tidegate.jobs.clockwork.scheduler import Scheduler, register_clock_jobs
 from tidegate.jobs.declaration import FoldJob, ProjectionJob
 from tidegate.jobs.tombstones import KeptSink, TombstoneUpkeep
+from tidegate.resources import Resources
 from tidegate_kernel.errors import Misconfigured, Transient
 from tidegate_kernel.kafka_retention import read_retention
 

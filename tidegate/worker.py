@@ -19,7 +19,7 @@ import structlog
 from consumers.loop import Join
 from projections.sink import Sink
 from tidegate.app import App
-from tidegate.assembly import JobParts, Resources, assemble
+from tidegate.assembly import JobParts, assemble
 from tidegate.clocking import CONNECTIONS, open_clock, run_clock
 from tidegate.console.http import serve
 from tidegate.console.sights import Waiters
@@ -28,6 +28,7 @@ from tidegate.freshening import Freshening, freshening_of
 from tidegate.horizons import keep_horizons
 from tidegate.jobs.declaration import FoldJob, Job, ProjectionJob, SinkJob
 from tidegate.jobs.relay import OutboxRelay
+from tidegate.resources import Resources
 from tidegate.supervision import supervise, until_sink_found
 from tidegate.upkeeping import open_upkeep
 from tidegate.vitals import Vitals

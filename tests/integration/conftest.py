@@ -14,8 +14,9 @@ from projections.sink import Sink
 from tests.integration.live import Service
 from tests.integration.road import MakeRoad, Road
 from tidegate import App, Handler
-from tidegate.assembly import Resources, assemble
+from tidegate.assembly import assemble
 from tidegate.jobs.declaration import Job
+from tidegate.resources import Resources
 from tidegate.stack.names import StackAddresses
 from tidegate_kernel.clock import SystemClock
 from tidegate_kernel.kafka import create_topics

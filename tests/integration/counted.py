@@ -23,8 +23,9 @@ from projections.clickhouse_connection import Connection
 from projections.sink import Applied
 from projections.stable import StableSink
 from tidegate import App, CloudEvents, Event, Json, ProjectionJob, Topic, Upsert, on
-from tidegate.assembly import JobParts, Resources, assemble, live_loop
+from tidegate.assembly import JobParts, assemble, live_loop
 from tidegate.jobs.declaration import Job
+from tidegate.resources import Resources
 from tidegate.testing.memory import MemoryBroker
 from tidegate_kernel.clock import SystemClock
 from tidegate_kernel.event import LIVE, RunId, TopicPartition

@@ -23,13 +23,13 @@ from examples.shop.catalogue.supplier import CatalogueKeys, DiscCompany
 from examples.shop.resources import Shop, export_files
 from tests.integration.clockwork import StandingClock
 from tidegate import App, HttpProvider, ProviderSyncJob, RateLimit, Scope, fetch, handle
-from tidegate.assembly import Resources
 from tidegate.clocking import hands_of
 from tidegate.jobs.clockwork.host import ClockHost, Pace
 from tidegate.jobs.clockwork.runner import work_off
 from tidegate.jobs.clockwork.runs import ClaimedRun, RunState
 from tidegate.jobs.clockwork.scheduler import Scheduler
 from tidegate.jobs.clockwork.units import RunHands
+from tidegate.resources import Resources
 from tidegate_kernel.metrics import Metrics
 from tidegate_kernel.postgres import Pool
 from tidegate_kernel.settings import Settings

@@ -17,7 +17,6 @@ from tests.integration.driven import Driven, Place
 from tests.integration.shop_books import AURORA, BookShop
 from tests.integration.shop_exports import ExportShop
 from tidegate import App, Scope
-from tidegate.assembly import Resources
 from tidegate.clocking import hands_of
 from tidegate.jobs.clockwork.declaration import ClockJob
 from tidegate.jobs.clockwork.requests import RunRequest, ask_for_run
@@ -25,6 +24,7 @@ from tidegate.jobs.clockwork.runner import work_off
 from tidegate.jobs.clockwork.runs import ClaimedRun, RunState
 from tidegate.jobs.clockwork.scheduler import Scheduler
 from tidegate.jobs.commands import commands_of
+from tidegate.resources import Resources
 from tidegate_kernel.clock import Clock, SystemClock
 from tidegate_kernel.metrics import Metrics
 from tidegate_kernel.permissions import Actor, Role

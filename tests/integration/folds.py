@@ -14,7 +14,8 @@ from projections.memory import MemorySink
 from projections.sink import Sink
 from tests.integration.road import SentRecord, record
 from tidegate import App, CloudEvents, Event, FoldJob, Json, Rejected, Topic, fold
-from tidegate.assembly import JobParts, Resources, assemble
+from tidegate.assembly import JobParts, assemble
+from tidegate.resources import Resources
 from tidegate_kernel.clock import SystemClock
 from tidegate_kernel.metrics import Metrics
 from tidegate_kernel.postgres import Pool

@@ -18,10 +18,11 @@ from dlq.letters import Failure, Origin, record_dead_letters
 from dlq.outcomes import Decided, tell_outcomes
 from dlq.states import LetterState
 from tidegate import App, CloudEvents, ConsumerJob, Context, Event, Json, Rejected, Topic, handle, on
-from tidegate.assembly import Resources, assemble, live_loop, origin_of
+from tidegate.assembly import assemble, live_loop, origin_of
 from tidegate.jobs.publishing import cloud_event
 from tidegate.jobs.relay import OutboxRelay
 from tidegate.letter_import import ImportPlan, ImportReport, import_letters, plan_import
+from tidegate.resources import Resources
 from tidegate_kernel.clock import SystemClock
 from tidegate_kernel.errors import InvalidEvent, Reason
 from tidegate_kernel.event import LIVE, Headers, JobId, Record

@@ -15,8 +15,9 @@ from pydantic import SecretStr
 
 from consumers.loop import ConsumerLoop
 from tidegate import App, CloudEvents, ConsumerJob, Context, Event, Json, Topic, handle, on
-from tidegate.assembly import JobParts, Resources, assemble, live_loop
+from tidegate.assembly import JobParts, assemble, live_loop
 from tidegate.jobs.publishing import cloud_event
+from tidegate.resources import Resources
 from tidegate_kernel.clock import SystemClock
 from tidegate_kernel.kafka import join_group, open_writer
 from tidegate_kernel.metrics import Metrics

@@ -16,8 +16,9 @@ from pydantic import SecretStr
 
 from consumers.loop import ConsumerLoop
 from tidegate import App, CloudEvents, ConsumerJob, Context, Event, Json, Topic, handle, on
-from tidegate.assembly import Resources, assemble, live_loop
+from tidegate.assembly import assemble, live_loop
 from tidegate.jobs.publishing import cloud_event
+from tidegate.resources import Resources
 from tidegate.testing.memory import MemoryBroker
 from tidegate_kernel.clock import SystemClock
 from tidegate_kernel.metrics import Metrics

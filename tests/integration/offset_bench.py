@@ -18,12 +18,13 @@ from pydantic import SecretStr
 from consumers.loop import ConsumerLoop
 from tests.integration.notes import running, until
 from tidegate import App, ConsumerJob, Context, Event, Json, PlainJson, Topic, handle, on
-from tidegate.assembly import Resources, assemble, live_loop
+from tidegate.assembly import assemble, live_loop
 from tidegate.console.moves import Ask
 from tidegate.console.offsets import Plan, Target, move_offsets, plan_offsets
 from tidegate.console.stands import show_offsets
 from tidegate.jobs.intents import pause, resume
 from tidegate.jobs.selection import select
+from tidegate.resources import Resources
 from tidegate_kernel.clock import SystemClock
 from tidegate_kernel.event import TopicPartition
 from tidegate_kernel.kafka import create_topics, join_group, open_reader, open_writer

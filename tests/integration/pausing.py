@@ -30,9 +30,10 @@ from tidegate import (
     handle,
     on,
 )
-from tidegate.assembly import Resources, assemble, live_loop
+from tidegate.assembly import assemble, live_loop
 from tidegate.jobs.declaration import Job
 from tidegate.jobs.publishing import cloud_event
+from tidegate.resources import Resources
 from tidegate.testing.memory import MemoryBroker
 from tidegate_kernel.clock import SystemClock
 from tidegate_kernel.event import TopicPartition

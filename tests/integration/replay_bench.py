@@ -18,8 +18,9 @@ from dlq.runs import Hold, Outcome, Run, RunKind, Wish, read_run, resume_run, st
 from projections.sink import Sink
 from tests.integration.parking_bench import Note, note, parking_job
 from tidegate import App, Context, Dependency, Handler, Rejected, handle
-from tidegate.assembly import Resources, replay_hands
+from tidegate.assembly import replay_hands
 from tidegate.jobs.declaration import ConsumerJob, Job
+from tidegate.resources import Resources
 from tidegate_kernel.clock import SystemClock
 from tidegate_kernel.event import ReplayId
 from tidegate_kernel.metrics import Metrics

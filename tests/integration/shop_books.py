@@ -16,12 +16,12 @@ from examples.shop.app import shop
 from examples.shop.reconciliation.corrections import Corrections
 from examples.shop.reconciliation.differences import CorrectAccount
 from tidegate import Context, Scope, handle
-from tidegate.assembly import Resources
 from tidegate.clocking import hands_of
 from tidegate.jobs.clockwork.requests import RunRequest, ask_for_run
 from tidegate.jobs.clockwork.runner import work_off
 from tidegate.jobs.clockwork.runs import ClaimedRun, RunState
 from tidegate.jobs.clockwork.scheduler import Scheduler
+from tidegate.resources import Resources
 from tidegate_kernel.clock import SystemClock
 from tidegate_kernel.metrics import Metrics
 from tidegate_kernel.permissions import Actor, Role

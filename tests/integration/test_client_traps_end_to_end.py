@@ -24,9 +24,10 @@ from structlog.testing import capture_logs
 from consumers.lags import lags_of
 from consumers.loop import ConsumerLoop, Join
 from tidegate import App, CloudEvents, ConsumerJob, Context, Event, Json, Topic, handle, on
-from tidegate.assembly import Resources, assemble, live_loop
+from tidegate.assembly import assemble, live_loop
 from tidegate.jobs.publishing import cloud_event
 from tidegate.jobs.relay import OutboxRelay
+from tidegate.resources import Resources
 from tidegate.stack.names import StackAddresses
 from tidegate.testing.memory import MemoryBroker
 from tidegate_kernel import logs

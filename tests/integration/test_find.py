@@ -34,7 +34,7 @@ from tidegate import (
     handle,
     on,
 )
-from tidegate.assembly import Resources, assemble, live_loop
+from tidegate.assembly import assemble, live_loop
 from tidegate.console.claim_ids import EventSought
 from tidegate.console.explaining import explain_job
 from tidegate.console.fate import Fate, Reading
@@ -42,6 +42,7 @@ from tidegate.console.find import Found, JobFinding, KeySought, PlaceSought, Sou
 from tidegate.console.status import read_status
 from tidegate.jobs.declaration import Job
 from tidegate.jobs.publishing import cloud_event
+from tidegate.resources import Resources
 from tidegate.stack.names import StackAddresses
 from tidegate_kernel.clock import SystemClock
 from tidegate_kernel.errors import Misconfigured

@@ -17,8 +17,9 @@ from consumers.ownership import Hold
 from projections.memory import MemorySink
 from tests.integration.live import Note, Noted, Service, has_settled, running, to_note, until
 from tidegate import App, CloudEvents, ConsumerJob, Context, Event, Json, ProjectionJob, Topic, Upsert, handle, on
-from tidegate.assembly import Resources, assemble, live_loop
+from tidegate.assembly import assemble, live_loop
 from tidegate.jobs.relay import OutboxRelay
+from tidegate.resources import Resources
 from tidegate.stack.names import StackAddresses
 from tidegate.worker import run_worker
 from tidegate_kernel import logs

@@ -16,7 +16,6 @@ from dlq.states import LetterState
 from tests.integration.clockwork import Schedulers, StandingClock, Workshop, until
 from tests.integration.test_letter_retention import keep, make_job, states
 from tidegate import App
-from tidegate.assembly import Resources
 from tidegate.jobs.clockwork.declaration import MaintenanceJob
 from tidegate.jobs.clockwork.history import RunRecord, recent_runs
 from tidegate.jobs.clockwork.maintenance_round import Round, UpkeepRoad
@@ -24,6 +23,7 @@ from tidegate.jobs.clockwork.requests import cancel_run
 from tidegate.jobs.clockwork.runner import work_off
 from tidegate.jobs.clockwork.runs import ClaimedRun, ClockRunId, RunState
 from tidegate.jobs.clockwork.scheduler import Scheduler
+from tidegate.resources import Resources
 from tidegate.upkeeping import Upkeep, open_upkeep
 from tidegate_kernel.errors import Transient
 from tidegate_kernel.metrics import Metrics

@@ -23,8 +23,9 @@ from projections.elasticsearch import Elasticsearch
 from projections.elasticsearch_sink import connect
 from tests.integration.live import Service, running, until
 from tidegate import App, CloudEvents, Event, Json, ProjectionJob, Topic, Upsert, on
-from tidegate.assembly import Resources, assemble, live_loop
+from tidegate.assembly import assemble, live_loop
 from tidegate.freshening import Freshening, freshening_of
+from tidegate.resources import Resources
 from tidegate.stack.names import StackAddresses
 from tidegate_kernel.clock import SystemClock
 from tidegate_kernel.metrics import Metrics

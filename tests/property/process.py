@@ -16,8 +16,9 @@ from uuid import UUID
 from projections.sink import Applied
 from projections.writes import Write
 from tests.property.postgres_faults import FaultyPool
-from tidegate.assembly import JobParts, Resources, assemble, live_loop
+from tidegate.assembly import JobParts, assemble, live_loop
 from tidegate.jobs.declaration import Job
+from tidegate.resources import Resources
 from tidegate.testing.memory import MemorySource
 from tidegate_kernel.errors import TidegateError, Transient
 from tidegate_kernel.event import LIVE, Record, RunId, TopicPartition

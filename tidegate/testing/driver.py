@@ -18,12 +18,13 @@ from projections.folds.states import read_state
 from projections.memory import MemorySink
 from projections.sink import Sink
 from tidegate.app import App
-from tidegate.assembly import Resources, assemble
+from tidegate.assembly import assemble
 from tidegate.jobs.declaration import FoldJob, ProjectionJob, SinkJob
 from tidegate.jobs.relay import OutboxRelay
 from tidegate.migrations.phases import Phase
 from tidegate.migrations.schema import exclusively, upgrade
 from tidegate.migrations.service import ServiceMigrations
+from tidegate.resources import Resources
 from tidegate.testing.jobs import NotSettled, RunningJobs
 from tidegate.testing.log import StoredRecord
 from tidegate.testing.memory import MemoryBroker

@@ -12,7 +12,8 @@ from consumers.batch import Batch, Outcome
 from consumers.loop import ConsumerLoop, Join
 from consumers.meter import Meter
 from tidegate.app import App
-from tidegate.assembly import JobParts, Resources, live_loop
+from tidegate.assembly import JobParts, live_loop
+from tidegate.resources import Resources
 from tidegate.testing.memory import MemoryBroker
 from tidegate_kernel.errors import TidegateError, Transient
 from tidegate_kernel.event import JobCode, JobId, TopicPartition
