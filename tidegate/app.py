@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from consumers.topics import RecordTime, Topic
 from projections.folds.codec import StateCodec
@@ -18,7 +18,7 @@ from tidegate.jobs.clockwork.checking import check_clock_job, check_providers
 from tidegate.jobs.clockwork.declaration import ClockJob, MaintenanceJob
 from tidegate.jobs.clockwork.maintenance_upkeep import RESERVED, upkeep_jobs
 from tidegate.jobs.commands import commands_of
-from tidegate.jobs.declaration import ConsumerJob, Dependency, FoldJob, Job, OnceJob, ProjectionJob, SinkJob
+from tidegate.jobs.declaration import ConsumerJob, Dependency, FoldJob, Job, OnceJob, ProjectionJob, SinkJob, Tier
 from tidegate.jobs.handlers import Handler
 from tidegate_kernel.errors import Misconfigured
 from tidegate_kernel.event import JobCode
@@ -147,6 +147,7 @@ class App:
         _require(job, "topics", job.topics)
         _require(job, "events", job.events)
         _require(job, "runbook", job.runbook)
+        _check_words(job)
         if job.unlisted not in ("skip", "dead_letter"):
             raise Misconfigured(f"job {job.code!r}: unlisted must be 'skip' or 'dead_letter', not {job.unlisted!r}")
         if job.batch_size is not None and job.batch_size < 1:
@@ -250,6 +251,13 @@ def _check_freshness(job: SinkJob) -> None:
             f"job {job.code!r}: freshness_objective must lie between 0 and 1, as 0.99, not {job.freshness_objective}; "
             "1 would leave no budget to burn"
         )
+
+
+def _check_words(job: Job) -> None:
+    if job.tier not in get_args(Tier):
+        raise Misconfigured(f"job {job.code!r}: tier must be one of {', '.join(get_args(Tier))}, not {job.tier!r}")
+    if job.purpose is not None and not str(job.purpose).strip():
+        raise Misconfigured(f"job {job.code!r}: purpose is empty: say what the job is for, or leave it to its kind")
 
 
 def _full_name(kind: type[Any]) -> str:

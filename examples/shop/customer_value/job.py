@@ -4,7 +4,7 @@ from datetime import timedelta
 
 from examples.shop.customer_value.value import MAPPINGS, CustomerValue, add_order, customer_of, value_document
 from examples.shop.orders import Order
-from tidegate import Elasticsearch, FoldJob, Topic, fold
+from tidegate import Elasticsearch, FoldJob, Text, Topic, fold
 
 
 def customer_value(orders: Topic, *, index: str) -> FoldJob[CustomerValue]:
@@ -19,5 +19,9 @@ def customer_value(orders: Topic, *, index: str) -> FoldJob[CustomerValue]:
         state=CustomerValue,
         render=value_document,
         sink=Elasticsearch(index=index, mappings=MAPPINGS),
+        purpose=Text(
+            en="Marketing finds the best customers here: all that each has ever ordered.",
+            ru="Маркетинг находит здесь лучших покупателей: всё, что каждый когда-либо заказал.",
+        ),
         freshness_sla=timedelta(seconds=10),
     )

@@ -5,7 +5,7 @@ from datetime import timedelta
 from examples.shop.exports.files import ExportFiles, ExportsAway
 from examples.shop.exports.removal import ExpiredExports, place_of, removal_of
 from examples.shop.scopes import SCOPES
-from tidegate import Cron, Dependency, MaintenanceJob
+from tidegate import Cron, Dependency, MaintenanceJob, Text
 
 KEPT = timedelta(days=30)
 """As long as a customer may fetch what was asked for, by the shop's terms."""
@@ -25,6 +25,10 @@ def expired_exports_job() -> MaintenanceJob:
         batch_size=100,
         jitter=timedelta(minutes=10),
         needs=["exports"],
+        purpose=Text(
+            en="Removes exports of customers' data, rows and files, once they are past their time.",
+            ru="Удаляет выгрузки данных покупателей, строки и файлы, когда их срок истёк.",
+        ),
         runbook="docs/runbooks/expired-exports.md",
     )
 

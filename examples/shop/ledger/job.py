@@ -2,7 +2,7 @@
 
 from examples.shop.ledger.purchases import to_purchase
 from examples.shop.orders import Order
-from tidegate import ConsumerJob, Topic, on
+from tidegate import ConsumerJob, Text, Topic, on
 
 
 def customer_ledger(orders: Topic) -> ConsumerJob:
@@ -13,5 +13,9 @@ def customer_ledger(orders: Topic) -> ConsumerJob:
         unlisted="skip",
         runbook="docs/runbooks/customer-ledger.md",
         tier="critical",
+        purpose=Text(
+            en="Puts the total of every placed order on its customer's account, once.",
+            ru="Записывает сумму каждого оформленного заказа на счёт покупателя, один раз.",
+        ),
         events=[on("order.placed", Order, to_purchase)],
     )

@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
-from tidegate import Context, Page
+from tidegate import Context, Page, Text
 
 # An account is compared while it is at rest. Who has ordered since the books were closed has orders that may be
 # in one of the two and on their way to the other, and is looked at another night.
@@ -35,7 +35,13 @@ LIMIT $4
 class Limits(msgspec.Struct, frozen=True):
     """What a run may set right by itself. More than `cents` on one account is for a person to look at."""
 
-    cents: int = 100_000
+    cents: Annotated[
+        int,
+        Text(
+            en="the most that may be set right on one account, in cents",
+            ru="сколько самое большее можно исправить на одном счёте, в центах",
+        ),
+    ] = 100_000
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 from examples.shop.orders import Order, OrderViewed
 from examples.shop.revenue.rows import COLUMNS, no_revenue, revenue_row
-from tidegate import ClickHouse, ProjectionJob, Topic, on
+from tidegate import ClickHouse, ProjectionJob, Text, Topic, on
 
 
 def revenue_by_day(orders: Topic, *, table: str) -> ProjectionJob:
@@ -20,5 +20,9 @@ def revenue_by_day(orders: Topic, *, table: str) -> ProjectionJob:
             on("order.viewed", OrderViewed, no_revenue),
         ],
         sink=ClickHouse(table=table, columns=COLUMNS, order_by=["order_id"]),
+        purpose=Text(
+            en="Finance sums the orders of each day here.",
+            ru="Финансовый отдел суммирует здесь заказы каждого дня.",
+        ),
         freshness_sla=timedelta(seconds=30),
     )

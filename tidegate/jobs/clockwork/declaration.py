@@ -156,6 +156,8 @@ class ClockJob(_Declared):
         for name in ("code", "runbook"):
             if not getattr(self, name):
                 raise self.wrong(name, "is empty")
+        if self.purpose is not None and not str(self.purpose).strip():
+            raise self.wrong("purpose", "is empty: say what the job is for, or leave it to its kind")
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
                 raise self.wrong(name, f"must be one of {', '.join(choices)}, not {getattr(self, name)!r}")
@@ -228,14 +230,14 @@ _REMOVALS_KEPT = timedelta(days=1)
 class ByRule:
     """How long something is kept stands in the data, as an export's own end does; `words` tell people the rule."""
 
-    words: str
+    words: Words
 
     def __post_init__(self) -> None:
-        if not self.words.strip():
+        if not str(self.words).strip():
             raise Misconfigured("ByRule needs words: what says how long each item is kept?")
 
     def __str__(self) -> str:
-        return self.words
+        return str(self.words)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 from urllib.parse import quote, unquote
 
+from tidegate.jobs.text import Words
 from tidegate_kernel.errors import Misconfigured
 from tidegate_kernel.event import NO_SCOPE, Scope
 
@@ -15,10 +16,10 @@ from tidegate_kernel.event import NO_SCOPE, Scope
 class AcrossScopes:
     """One run works on the data of all tenants and brands, because of `reason`; also where a service has none."""
 
-    reason: str
+    reason: Words
 
     def __post_init__(self) -> None:
-        if not self.reason.strip():
+        if not str(self.reason).strip():
             raise Misconfigured("AcrossScopes needs a reason: why may one run see every tenant's data?")
 
 

@@ -60,8 +60,9 @@ def document(sheet: Sheet) -> str:
 def documents_of(
     app: App, language: Language, repository: Repository, folder: Path, *, codes: Sequence[str] | None = None
 ) -> Mapping[str, str]:
-    """Returns the texts of all jobs' documents, or of some, by file name. Links work in `folder`."""
-    jobs = [job for job in (*app.jobs, *app.clock_jobs) if codes is None or job.code in codes]
+    """Returns the texts of all the service's own jobs' documents, or of some, by file name. Links work in `folder`."""
+    every = (*app.jobs, *app.clock_jobs, *app.upkeep_jobs) if codes is not None else (*app.jobs, *app.clock_jobs)
+    jobs = [job for job in every if codes is None or job.code in codes]
     sheets = [Sheet(app, job, language, repository.evidence(job, folder)) for job in jobs]
     return {f"{sheet.job.code}.md": document(sheet) for sheet in sheets}
 

@@ -158,6 +158,10 @@ ENGLISH: Mapping[str, str] = {
     "step.clock.load": (
         "Load a batch: {query} ({handlers}) gives up to {size} items behind the checkpoint, in the order of {key}."
     ),
+    "step.provider.load": (
+        "Load a page: {query} ({handlers}) calls the provider once, outside of any transaction, for up to {size} items "
+        "in its own order, behind the page that the checkpoint names."
+    ),
     "step.clock.apply": "Apply the rule to each record: {command} ({handlers}).",
     "rule.retention": "Removed is what is older than {span}.",
     "rule.by_rule": "Removed is what its own rule says: {words}.",
@@ -199,8 +203,9 @@ ENGLISH: Mapping[str, str] = {
     ),
     "stored.clock": (
         "entities of the handler, `tidegate.job_item`, `tidegate.job_checkpoint`, `tidegate.job_run`, "
-        "`tidegate.outbox`. Deeds by hand are audited in `tidegate.audit`.{audit}"
+        "`tidegate.outbox`. Deeds by hand are audited in `tidegate.audit`.{more}"
     ),
+    "stored.cursor": " The run that ends well moves `tidegate.provider_cursor`",
     "stored.audit": " Each chunk that removed something has its row in `tidegate.audit`",
     "external.consumer": "{calls}; what is published leaves after the commit, repeated until Kafka has it",
     "external.projection": (
@@ -215,15 +220,13 @@ ENGLISH: Mapping[str, str] = {
     ),
     "calls.none": "none declared",
     "calls.before": "{handlers} before the transaction, with retry",
-    "calls.inside": (
-        "{handlers} inside the transaction: no rollback takes it back, so it is called with an idempotency key"
-    ),
+    "calls.inside": ("{handlers} inside the transaction: no rollback takes it back, and a repeat calls it again"),
     "partial.park": "continue: a dead letter in {topic}; later events of its key are parked, all others go on",
     "partial.skip": "continue: a dead letter in {topic}; later events of its key pass",
     "partial.projection": "continue: a dead letter in {topic}; a newer version of the document passes",
     "partial.continue": "continue: the item is counted as failed, and tried again by the next run that meets it",
     "partial.stop": "stop: the run ends before the item; what it has done stands",
-    "partial.quarantine": "quarantine: the item is set aside, the run goes on with the next",
+    "partial.quarantine": ("quarantine: the item becomes a dead letter in {topic}, the run goes on with the next"),
     # Idempotency and retry.
     "restart.topics": "from the position in Postgres; a batch that was cut off was rolled back whole",
     "restart.run": "a retry goes on behind the checkpoint of its run; the next occurrence begins at the start",
@@ -259,8 +262,8 @@ ENGLISH: Mapping[str, str] = {
         "the run ends as `failed`; a business failure is not retried: `tidegate jobs run {job}` after a repair"
     ),
     "poison.quarantine": (
-        "quarantine: no run tries it again until somebody lets it, permitted and audited; manual review by "
-        "`tidegate jobs items {job}`"
+        "quarantine: a dead letter in {topic}, no run tries it again; manual review by `tidegate jobs items {job}`, "
+        "replay by `tidegate jobs replay {job}`, permitted and audited"
     ),
     # Observability.
     "logs": "{names}; each with job, run or partition, tenant where there is one",

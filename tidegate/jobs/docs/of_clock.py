@@ -76,7 +76,8 @@ def algorithm(sheet: Sheet, job: ClockJob) -> Iterator[str]:
     yield sheet.say("step.clock.lock", key=code(lock_of(sheet.app, job)))
     yield f"{sheet.say('step.clock.scope')} {_scopes(sheet, job)}"
     query = {"query": code(requests_of(job.query)), "handlers": codes(handler_names(sheet.app, job.query))}
-    yield sheet.say("step.clock.load", size=job.batch_size, key=code(function_name(job.key)), **query)
+    load = "step.provider.load" if isinstance(job, ProviderSyncJob) else "step.clock.load"
+    yield sheet.say(load, size=job.batch_size, key=code(function_name(job.key)), **query)
     command = {"command": code(requests_of(job.command)), "handlers": codes(handler_names(sheet.app, job.command))}
     yield sheet.say("step.clock.apply", **command) + _rule(sheet, job)
     yield sheet.say("step.clock.store")
@@ -86,11 +87,12 @@ def algorithm(sheet: Sheet, job: ClockJob) -> Iterator[str]:
 
 def transaction(sheet: Sheet, job: ClockJob) -> Iterator[str]:
     yield sheet.point("unit", f"unit.{job.unit}", size=job.batch_size)
-    audit = sheet.say("stored.audit") if isinstance(job, MaintenanceJob) and job.is_sensitive else ""
-    yield sheet.point("stored", "stored.clock", audit=audit)
+    more = sheet.say("stored.audit") if isinstance(job, MaintenanceJob) and job.is_sensitive else ""
+    more += sheet.say("stored.cursor") if isinstance(job, ProviderSyncJob) else ""
+    yield sheet.point("stored", "stored.clock", more=more)
     external = "external.provider" if isinstance(job, ProviderSyncJob) else "external.clock"
     yield sheet.point("external", external, calls=calls_of(sheet))
-    yield sheet.point("partial_failure", f"partial.{job.partial_failure}")
+    yield sheet.point("partial_failure", f"partial.{job.partial_failure}", topic=_letters(sheet, job))
 
 
 def idempotency(sheet: Sheet, job: ClockJob) -> Iterator[str]:
@@ -109,7 +111,7 @@ def idempotency(sheet: Sheet, job: ClockJob) -> Iterator[str]:
     delays = {"first": sheet.span(policy.first_delay), "longest": sheet.span(policy.longest_delay)}
     run = {"runs": job.run_attempts, "delay": sheet.span(job.run_retry_delay)}
     yield sheet.point("repeatable", "repeatable.clock", **facts, **delays, **run)
-    yield sheet.point("poison", f"poison.{job.partial_failure}", job=job.code)
+    yield sheet.point("poison", f"poison.{job.partial_failure}", job=job.code, topic=_letters(sheet, job))
 
 
 def metrics(_: ClockJob) -> Sequence[tuple[str, str]]:
@@ -133,6 +135,10 @@ def alerts(job: ClockJob) -> Sequence[tuple[str, str]]:
     ]
 
 
+def _letters(sheet: Sheet, job: ClockJob) -> str:
+    return code(sheet.app.dlq_topic(job.job_code))
+
+
 def _schedule(sheet: Sheet, job: ClockJob) -> str:
     jitter = f" {sheet.say('schedule.jitter', span=sheet.span(job.jitter))}" if job.jitter else ""
     match job.trigger:
@@ -147,7 +153,7 @@ def _schedule(sheet: Sheet, job: ClockJob) -> str:
 def _scopes(sheet: Sheet, job: ClockJob) -> str:
     match job.scopes:
         case AcrossScopes(reason=reason):
-            return sheet.say("scopes.across", reason=reason)
+            return sheet.say("scopes.across", reason=sheet.told(reason))
         case scopes if callable(scopes):
             return sheet.say("scopes.asked", source=code(function_name(scopes)))
         case scopes:
@@ -173,5 +179,5 @@ def _rule(sheet: Sheet, job: ClockJob) -> str:
 
 def _retention(sheet: Sheet, job: MaintenanceJob) -> str:
     if isinstance(job.retention, ByRule):
-        return sheet.say("rule.by_rule", words=job.retention.words)
+        return sheet.say("rule.by_rule", words=sheet.told(job.retention.words))
     return sheet.say("rule.retention", span=sheet.span(job.retention))

@@ -82,10 +82,12 @@ def observability(sheet: Sheet) -> Iterator[str]:
     own, job = _own(sheet), sheet.job
     yield sheet.point("logs", "logs", names=codes(own.LOGS))
     yield sheet.point("traces", "traces.clock" if isinstance(job, ClockJob) else "traces.topics")
-    yield f"- **{sheet.say('label.metrics')}**, **{sheet.say('label.alerts')}**:"
+    yield f"- **{sheet.say('label.metrics')}**:"
     yield ""
     rows = [[code(metric), sheet.say(f"measure.{what}")] for what, metric in own.metrics(job)]
     yield from table([sheet.say("column.metric"), sheet.say("column.measures")], rows)
+    yield ""
+    yield f"- **{sheet.say('label.alerts')}**:"
     yield ""
     sla = sheet.span(job.freshness_sla) if hasattr(job, "freshness_sla") else ""
     alerts = [[sheet.say(f"alert.{what}", sla=sla), code(condition)] for what, condition in own.alerts(job)]
