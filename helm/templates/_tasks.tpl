@@ -76,8 +76,8 @@ spec:
       restartPolicy: Never
       # It ends its batch in hand and keeps its place; the next pod goes on there.
       terminationGracePeriodSeconds: {{ add $root.Values.drainTimeoutSeconds 10 }}
-      {{- $token := dict "TIDEGATE_TOKEN" $root.Values.tasks.tokenSecret }}
-      {{- include "tidegate.pod" (dict "root" $root "name" .kind "args" .args "secretEnv" $token "resources" $root.Values.tasks.resources) | nindent 6 }}
+      {{- $secretEnv := merge (dict "TIDEGATE_TOKEN" $root.Values.tasks.tokenSecret) $root.Values.tasks.secretEnv }}
+      {{- include "tidegate.pod" (dict "root" $root "name" .kind "args" .args "secretEnv" $secretEnv "resources" $root.Values.tasks.resources) | nindent 6 }}
   {{- end }}
 {{- end -}}
 

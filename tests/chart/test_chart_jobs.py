@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tests.chart.rendering import Object, example, objects, only, own_containers, pods, variables
+from tests.chart.rendering import Object, example, objects, only, own_containers, parsed, pods, template, variables
 
 
 def _annotation(found: Object, name: str) -> str:
@@ -87,8 +87,20 @@ def test_task_acts_by_its_own_token() -> None:
     for each in filter(_is_task, found):
         given = variables(each["spec"]["template"]["spec"]["containers"][0])
         assert given["TIDEGATE_TOKEN"] == {"secretKeyRef": {"name": "tidegate-operator", "key": "token"}}
+        assert given["TIDEGATE_POSTGRES_DSN"]["secretKeyRef"]["key"] == "command-dsn"
     worker = only(found, "Deployment")["spec"]["template"]["spec"]["containers"][0]
     assert "TIDEGATE_TOKEN" not in variables(worker)
+    assert variables(worker)["TIDEGATE_POSTGRES_DSN"]["secretKeyRef"]["key"] == "worker-dsn"
+
+
+def test_task_can_be_rendered_alone() -> None:
+    """What docs/kubernetes/backfill-and-replay.md types for a repair at once, without an upgrade of the release."""
+    token = ["--set", "tasks.tokenSecret.name=tidegate-operator", "--set", "tasks.tokenSecret.key=token"]
+    task = ["--set", "backfills.repair.job=order-search", "--set", "backfills.repair.fromCheckpoint=nightly"]
+    done = template("-f", "helm/examples/minimal.yaml", "--show-only", "templates/tasks.yaml", *token, *task)
+    (job,) = parsed(done.stdout)
+    assert _args(job) == ["run", "order-search", "--backfill", "--from-checkpoint", "nightly"]
+    assert job["metadata"]["labels"]["app.kubernetes.io/component"] == "backfill"
 
 
 def test_misuse_and_refusal_end_a_job_at_once() -> None:
