@@ -12,6 +12,7 @@ import socket
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import structlog
@@ -26,11 +27,12 @@ from tidegate.console.sights import Waiters
 from tidegate.console.visible_http import visible_route
 from tidegate.freshening import Freshening, freshening_of
 from tidegate.horizons import keep_horizons
+from tidegate.jobs.clockwork.host import ClockHost
 from tidegate.jobs.declaration import FoldJob, Job, ProjectionJob, SinkJob
 from tidegate.jobs.relay import OutboxRelay
 from tidegate.resources import Resources
 from tidegate.supervision import supervise, until_sink_found
-from tidegate.upkeeping import open_upkeep
+from tidegate.upkeeping import Upkeep, open_upkeep
 from tidegate.vitals import Vitals
 from tidegate_kernel import logs
 from tidegate_kernel.clock import Clock, SystemClock
@@ -64,6 +66,36 @@ async def run_worker(
     that does not answer then holds up its own job only; where `stop` is set, which makes the start a check, it is
     refused too. Later outages are waited out.
     """
+    async with _open_worker(app, settings, codes, stop=stop) as worker:
+        calm_collector()
+        if begun is not None:
+            begun.set()
+        _log.info(logs.WORKER_STARTED, jobs=list(codes), owner=worker.resources.owner, port=worker.port)
+        await _until_all_end(_consumers(app, worker, stop=stop), upkeep=_beside(worker))
+        # At once: one after the other they would outlast what a stop may take, where several servers are silent.
+        await asyncio.gather(_relay_rest(worker.relay), _show_rest(worker.parts, worker.fresh))
+        _log.info(logs.WORKER_STOPPED, owner=worker.resources.owner)
+
+
+@dataclass(frozen=True, slots=True)
+class _Worker:
+    """All that a worker process has open."""
+
+    resources: Resources
+    parts: Sequence[JobParts]
+    fresh: Sequence[Freshening]
+    relay: OutboxRelay
+    vitals: Vitals
+    upkeep: Upkeep
+    by_clock: ClockHost | None
+    port: int
+
+
+@asynccontextmanager
+async def _open_worker(
+    app: App, settings: Settings, codes: Sequence[str], *, stop: asyncio.Event
+) -> AsyncIterator[_Worker]:
+    """Yields a worker that has begun nothing. What is opened first is closed last. Raises as `run_worker`."""
     clock_jobs = [job for job in app.clock_jobs if job.code in codes]
     jobs = [app.job(code) for code in codes if code not in {job.code for job in clock_jobs}]
     clock = SystemClock()
@@ -76,33 +108,42 @@ async def run_worker(
         parts = [await _open_job(opened, app, job, resources, is_check=stop.is_set()) for job in jobs]
         await keep_horizons(parts, settings.kafka, resources.pool)
         writer = await opened.enter_async_context(open_writer(settings.kafka))
-        relay = OutboxRelay(resources.pool, writer, clock, metrics=resources.metrics)
-        vitals = Vitals(clock)
-        more = [visible_route(app, Waiters(resources.pool, app.service, clock), clock)]
+        vitals, more = Vitals(clock), [visible_route(app, Waiters(resources.pool, app.service, clock), clock)]
         port = await opened.enter_async_context(serve(settings, metrics=resources.metrics, health=vitals, more=more))
         upkeep = await open_upkeep(app, parts, resources, stop=stop)
-        by_clock = await open_clock(app, clock_jobs, resources, stop=stop) if clock_jobs else None
-        calm_collector()
-        if begun is not None:
-            begun.set()
-        _log.info(logs.WORKER_STARTED, jobs=list(codes), owner=resources.owner, port=port)
-        consumers = {
-            part.job.code: _consume(part, _join(app, part.job, settings), resources, vitals=vitals, stop=stop)
-            for part in parts
-        }
-        if by_clock is not None:
-            consumers["jobs-by-the-clock"] = run_clock(by_clock, vitals, stop=stop)
-        consumers["upkeep-by-the-clock"] = run_clock(upkeep.host, vitals, stop=stop)
-        beside = {"outbox-relay": relay.run()}
-        beside |= {"inbox-watch": upkeep.inbox.watch(), "letter-watch": upkeep.letters.watch()}
-        beside |= {f"render-{part.job.code}": part.renderer.run() for part in parts if part.renderer is not None}
-        fresh = [each for part in parts if (each := freshening_of(app, part, resources)) is not None]
-        for each in fresh:
-            beside |= each.work()
-        await _until_all_end(consumers, upkeep=beside)
-        # At once: one after the other they would outlast what a stop may take, where several servers are silent.
-        await asyncio.gather(_relay_rest(relay), _show_rest(parts, fresh))
-        _log.info(logs.WORKER_STOPPED, owner=resources.owner)
+        yield _Worker(
+            resources,
+            parts,
+            fresh=[each for part in parts if (each := freshening_of(app, part, resources)) is not None],
+            relay=OutboxRelay(resources.pool, writer, clock, metrics=resources.metrics),
+            vitals=vitals,
+            upkeep=upkeep,
+            by_clock=await open_clock(app, clock_jobs, resources, stop=stop) if clock_jobs else None,
+            port=port,
+        )
+
+
+def _consumers(app: App, worker: _Worker, *, stop: asyncio.Event) -> Mapping[str, _Work]:
+    """What ends by itself when `stop` is set."""
+    resources, vitals = worker.resources, worker.vitals
+    works = {
+        part.job.code: _consume(part, _join(app, part.job, resources.settings), resources, vitals=vitals, stop=stop)
+        for part in worker.parts
+    }
+    works["upkeep-by-the-clock"] = run_clock(worker.upkeep.host, vitals, stop=stop)
+    if worker.by_clock is not None:
+        works["jobs-by-the-clock"] = run_clock(worker.by_clock, vitals, stop=stop)
+    return works
+
+
+def _beside(worker: _Worker) -> Mapping[str, _Work]:
+    """What runs for as long as any consumer does."""
+    works = {"outbox-relay": worker.relay.run()}
+    works |= {"inbox-watch": worker.upkeep.inbox.watch(), "letter-watch": worker.upkeep.letters.watch()}
+    works |= {f"render-{part.job.code}": part.renderer.run() for part in worker.parts if part.renderer is not None}
+    for each in worker.fresh:
+        works |= each.work()
+    return works
 
 
 async def _until_all_end(consumers: Mapping[str, _Work], *, upkeep: Mapping[str, _Work]) -> None:
