@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -58,9 +59,28 @@ def test_registry_is_told_without_any_server(clocked: Cli) -> None:
 
     assert (listed.returncode, shown.returncode, checked.returncode, unknown.returncode) == (0, 0, 0, 2)
     assert "every 0:00:02, or by hand" in listed.stdout
+    assert "tidegate.letters" in listed.stdout, "the service's own upkeep is among them"
     for words in ("PaymentsDue", "Note", "docs/runbooks/notes.md", "once for each occasion", "{tenant}"):
         assert words in shown.stdout
     assert "2 jobs are declared whole: notes, asked" in checked.stdout
+
+
+def test_dry_run_tells_what_would_go_and_removes_nothing(ready_cli: Cli, rows: Rows) -> None:
+    """Typed before the first night, without a token: it changes nothing, and Postgres sees to it that it cannot."""
+    rows("INSERT INTO payment (id, cents) SELECT 'large-' || n, 500 FROM generate_series(1, 5) AS n")
+    cleaning = {"TIDEGATE_APP": "cleaning:app"}
+
+    told = ready_cli.run("jobs", "run", "large-payments", "--dry-run", "--json", **cleaning)
+    table = ready_cli.run("jobs", "run", "large-payments", "--dry-run", **cleaning)
+    upkeep = ready_cli.run("jobs", "run", "tidegate.letters", "--dry-run", **cleaning)
+
+    assert (told.returncode, table.returncode, upkeep.returncode) == (0, 0, 2), told.stderr + table.stderr
+    (scope,) = json.loads(told.stdout)["scopes"]
+    assert (scope["items"], scope["chunks"], scope["first"], scope["last"]) == (5, 3, "large-1", "large-5")
+    assert "would remove 5 items; nothing was removed" in table.stderr
+    assert "is Tidegate's own upkeep" in upkeep.stderr
+    assert rows("SELECT count(*) FROM payment WHERE cents = 500")[0][0] == 5
+    assert rows("SELECT count(*) FROM tidegate.job WHERE service LIKE '%-cleaning'")[0][0] == 0, "nor was a run made"
 
 
 def test_worker_runs_what_the_clock_brings_and_what_is_asked_for(clocked: Cli, worker: Worker, rows: Rows) -> None:
