@@ -10,7 +10,8 @@ from bench.stub import Reading, Stopwatch, StubSink
 from bench.workload import JOB, application
 from consumers.loop import ConsumerLoop
 from tidegate.assembly import assemble, live_loop
-from tidegate.worker import calm_collector, open_resources
+from tidegate.resources import open_resources
+from tidegate.worker import calm_collector
 from tidegate_kernel.clock import SystemClock
 from tidegate_kernel.event import TopicPartition
 from tidegate_kernel.kafka import join_group

@@ -28,7 +28,8 @@ from tidegate import App, CloudEvents, ConsumerJob, Context, Event, Json, Reject
 from tidegate.assembly import replay_hands
 from tidegate.jobs.declaration import Job, silence_limit_of
 from tidegate.jobs.decoding import decoder_of
-from tidegate.worker import calm_collector, open_resources
+from tidegate.resources import open_resources
+from tidegate.worker import calm_collector
 from tidegate_kernel.clock import SystemClock
 from tidegate_kernel.errors import Reason
 from tidegate_kernel.event import Fence, RunId

@@ -23,9 +23,9 @@ from tidegate.assembly import JobParts, assemble, backfill_of
 from tidegate.backfill_plan import BackfillOptions, BackfillStart, plan, refuse_fold
 from tidegate.jobs.declaration import Job
 from tidegate.jobs.selection import part_of
-from tidegate.resources import Resources
+from tidegate.resources import Resources, open_resources
 from tidegate.supervision import is_set_within
-from tidegate.worker import open_resources, open_sink
+from tidegate.worker import open_sink
 from tidegate_kernel import logs
 from tidegate_kernel.audit import refuse_early
 from tidegate_kernel.clock import SystemClock

@@ -12,7 +12,7 @@ from tidegate.jobs.clockwork.maintenance_preview import Preview, Supposed, previ
 from tidegate.jobs.clockwork.maintenance_upkeep import RESERVED
 from tidegate.jobs.clockwork.requests import RunRequest, check_request
 from tidegate.jobs.clockwork.scopes import AcrossScopes, scopes_of
-from tidegate.worker import open_resources
+from tidegate.resources import open_resources
 from tidegate_kernel.clock import SystemClock
 from tidegate_kernel.errors import Misconfigured
 from tidegate_kernel.event import NO_SCOPE, Scope

@@ -15,9 +15,9 @@ from tidegate.app import App
 from tidegate.assembly import replay_hands
 from tidegate.jobs.declaration import ConsumerJob, Job, silence_limit_of
 from tidegate.jobs.replays import Asked, permit_rehearsal
-from tidegate.resources import Resources
+from tidegate.resources import Resources, open_resources
 from tidegate.supervision import is_set_within
-from tidegate.worker import open_resources, open_sink
+from tidegate.worker import open_sink
 from tidegate_kernel.clock import SystemClock
 from tidegate_kernel.errors import Misconfigured
 from tidegate_kernel.permissions import Actor

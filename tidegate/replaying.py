@@ -23,9 +23,9 @@ from tidegate.jobs.declaration import Job, silence_limit_of
 from tidegate.jobs.replays import Asked, begin, find_run, refuse_asked, refuse_resuming, resume
 from tidegate.jobs.selection import part_of
 from tidegate.replay_lease import leased, left_resumable
-from tidegate.resources import Resources
+from tidegate.resources import Resources, open_resources
 from tidegate.supervision import is_set_within
-from tidegate.worker import open_resources, open_sink
+from tidegate.worker import open_sink
 from tidegate_kernel import logs
 from tidegate_kernel.clock import SystemClock
 from tidegate_kernel.errors import Misconfigured, Transient

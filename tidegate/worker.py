@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
-import socket
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -30,26 +27,20 @@ from tidegate.horizons import keep_horizons
 from tidegate.jobs.clockwork.host import ClockHost
 from tidegate.jobs.declaration import FoldJob, Job, ProjectionJob, SinkJob
 from tidegate.jobs.relay import OutboxRelay
-from tidegate.resources import Resources
+from tidegate.resources import Resources, open_resources
 from tidegate.supervision import supervise, until_sink_found
 from tidegate.upkeeping import Upkeep, open_upkeep
 from tidegate.vitals import Vitals
 from tidegate_kernel import logs
-from tidegate_kernel.clock import Clock, SystemClock
+from tidegate_kernel.clock import SystemClock
 from tidegate_kernel.errors import Misconfigured, Transient
 from tidegate_kernel.event import JobCode
 from tidegate_kernel.kafka import join_group, open_reader, open_writer
-from tidegate_kernel.metrics import Metrics
-from tidegate_kernel.postgres import Connections, open_pool
 from tidegate_kernel.settings import Settings
 from tidegate_kernel.tracing import exported_traces
 
 _log = structlog.get_logger(__name__)
 
-# For libraries called through ctx.thread: more would only queue at the database.
-_THREADS = 16
-# Beside a connection a lane: takeovers with their watcher, the relay, upkeep of tables and sinks, freshness, probes.
-_SPARE_CONNECTIONS = 6
 _RELAY_REST_SECONDS = 3.0
 
 _Work: TypeAlias = Coroutine[Any, Any, None]
@@ -169,25 +160,6 @@ def calm_collector() -> None:
     """
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
-
-
-@asynccontextmanager
-async def open_resources(
-    app: App, settings: Settings, *, jobs: int, clock: Clock, more: int = 0
-) -> AsyncIterator[Resources]:
-    """Yields what `jobs` jobs of this process share, with the App's lifespan entered. `more`: connections beside."""
-    dsn = settings.postgres_dsn.get_secret_value()
-    owner = f"{socket.gethostname()}:{os.getpid()}"
-    size = jobs * settings.lanes + _SPARE_CONNECTIONS + more
-    async with AsyncExitStack() as opened:
-        connections = Connections()
-        name = f"tidegate {owner}"[:63]
-        pool = await opened.enter_async_context(
-            open_pool(dsn, size=size, application_name=name, connections=connections)
-        )
-        threads = opened.enter_context(ThreadPoolExecutor(_THREADS, thread_name_prefix="handler"))
-        deps = await opened.enter_async_context(app.lifespan()) if app.lifespan is not None else None
-        yield Resources(settings, pool, clock, Metrics(), threads, owner, deps, connections)
 
 
 @asynccontextmanager
