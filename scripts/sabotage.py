@@ -72,6 +72,9 @@ def _copy_tracked_files(copy: Path) -> None:
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(source.read_bytes())
             target.chmod(source.stat().st_mode)
+    if (programs := ROOT / ".state" / "chart").exists():  # Helm and what else scripts/chart-tools has fetched
+        (copy / ".state").mkdir()
+        (copy / ".state" / "chart").symlink_to(programs.resolve())
 
 
 def _run(test: str, copy: Path) -> str:
