@@ -28,7 +28,8 @@ async def days_pass(pool: Pool, days: int) -> None:
     await pool.execute(
         """UPDATE tidegate.dead_letter
         SET first_failed_at = first_failed_at - make_interval(days => $1),
-            last_failed_at = last_failed_at - make_interval(days => $1)""",
+            last_failed_at = last_failed_at - make_interval(days => $1),
+            claimed_on = claimed_on - $1::integer""",
         days,
     )
     await pool.execute("UPDATE tidegate.inbox SET claimed_on = claimed_on - $1::integer", days)
