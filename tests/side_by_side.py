@@ -10,7 +10,18 @@ from xdist.scheduler import LoadFileScheduling
 # schedules of tests/property, which take all cores.
 _TOGETHER = "tests/chaos/"
 # What takes long begins first, so that nobody waits for it at the end; the many small ones fill what is left.
-_ORDER = ("chaos", "integration", "property", "chart", "acceptance", "contract", "migration", "architecture", "unit")
+_ORDER = (
+    "chaos",
+    "integration",
+    "rollout",
+    "property",
+    "chart",
+    "acceptance",
+    "contract",
+    "migration",
+    "architecture",
+    "unit",
+)
 
 
 class SideBySide(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
