@@ -264,8 +264,10 @@ async def waiting_for_a_lock(pool: Pool) -> None:
 
 
 async def test_what_was_removed_is_not_remembered_for_long(archive: Archive) -> None:
-    """The name of what is gone would be kept for as long as the history of runs: a day is enough for retries."""
+    """The name of what is gone would be kept for as long as the history of runs: a day is enough for retries. What
+    could not be removed is met again by the next night, which notes it anew."""
     await archive.fill(old=2)
+    archive.fails_at = "old-001"
     job = letters()
     scheduler, run = await archive.started(job)
     history = History(archive.pool, archive.shop.clock, scheduler.jobs)

@@ -210,6 +210,11 @@ class ClockJob(_Declared):
         """How long it is remembered that an item was done."""
         return self.history
 
+    @property
+    def forgets_failures(self) -> bool:
+        """Whether later occasions meet again what failed in one: then that is remembered no longer than results are."""
+        return False
+
     def item_identity(self, item: Any, occasion: Occasion) -> str:
         """By what `item` is done once."""
         if self.idempotency_key is not None:
@@ -251,7 +256,8 @@ class MaintenanceJob(ClockJob):
 
     `is_sensitive`: whether what it removes is somebody's data. Then each chunk that removed something has a row in the
     audit, in its transaction: job, run, tenant and how many, and nothing of what it was. An item's `key` stands in
-    Tidegate's own tables for a day, or while it cannot be removed: let it be an id, not a name.
+    Tidegate's own tables for a day, or while it cannot be removed, that of the last one until the next run: let it be an
+    id, not a name.
     """
 
     retention: timedelta | ByRule
@@ -269,6 +275,10 @@ class MaintenanceJob(ClockJob):
     @property
     def results_kept(self) -> timedelta:
         return min(_REMOVALS_KEPT, self.history)
+
+    @property
+    def forgets_failures(self) -> bool:
+        return self.forgets_items and self.partial_failure == "continue"
 
     def expired_before(self, moment: datetime) -> datetime | None:
         """What is older than this has been kept for long enough at `moment`; None where a rule decides."""

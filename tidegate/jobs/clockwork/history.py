@@ -75,6 +75,8 @@ class History:
             if job.forgets_items:
                 since = self._clock.now() - job.results_kept
                 await self._drop(_QUERIES["drop_done_items"], number, since, tell=tell)
+                if job.forgets_failures:
+                    await self._drop(_QUERIES["drop_failed_items"], number, since, tell=tell)
         return removed
 
     async def _drop(self, query: str, number: JobId, before: datetime, *, tell: Tell) -> int:

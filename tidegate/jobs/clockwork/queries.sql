@@ -340,6 +340,18 @@ USING (
 WHERE i.job = old.job AND i.tenant = old.tenant AND i.brand = old.brand AND i.key = old.key
 RETURNING i.key
 
+-- name: drop_failed_items
+-- Some of the items that failed long ago and were left to later occasions. $1 job, $2 before when, $3 how many.
+DELETE FROM tidegate.job_item AS i
+USING (
+    SELECT d.job, d.tenant, d.brand, d.key FROM tidegate.job_item AS d
+    WHERE d.job = $1 AND d.outcome = 'failed' AND d.decided_at < $2
+    LIMIT $3
+    FOR UPDATE SKIP LOCKED
+) AS old
+WHERE i.job = old.job AND i.tenant = old.tenant AND i.brand = old.brand AND i.key = old.key
+RETURNING i.key
+
 -- name: lost_items
 -- Items of a service's jobs that failed and that nobody has done or discarded since, newest first. $1 service, $2 job (NULL:
 -- all), $3 how many.
