@@ -1,12 +1,15 @@
 {{/* The settings that are no secrets, as YAML: those of the values, and those that are the chart's own. */}}
 {{- define "tidegate.settings" -}}
 {{- $own := dict
-  "TIDEGATE_HTTP_HOST" "0.0.0.0"
+  "TIDEGATE_HTTP_HOST" .Values.http.host
   "TIDEGATE_HTTP_PORT" (toString .Values.http.port)
   "TIDEGATE_DRAIN_TIMEOUT" (toString .Values.drainTimeoutSeconds) -}}
 {{- if .Values.app -}}{{- $_ := set $own "TIDEGATE_APP" .Values.app -}}{{- end -}}
 {{- range $name, $value := .Values.settings -}}
-{{- $_ := set $own $name (kindIs "float64" $value | ternary (printf "%v" ($value | int64)) (toString $value)) -}}
+{{- $text := toString $value -}}
+{{- /* 83886080 would be written as 8.388608e+07, which no setting takes. */ -}}
+{{- if and (kindIs "float64" $value) (eq $value (float64 (int64 $value))) -}}{{- $text = toString (int64 $value) -}}{{- end -}}
+{{- $_ := set $own $name $text -}}
 {{- end -}}
 {{- toYaml $own -}}
 {{- end -}}

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+import tarfile
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from scripts import chart_doc
-from tests.chart.rendering import CHART, ROOT, library
+from tests.chart.rendering import CHART, ROOT, helm, library
 from tidegate.version import __version__
 
 
@@ -85,3 +87,20 @@ def test_table_holds_what_has_a_sentence(wrong: str) -> None:
     """The parser of the comments, on the two cases there are."""
     found = list(chart_doc.values(wrong))
     assert found == ([chart_doc.Value("key", "1", "told")] if "told" in wrong else [])
+
+
+def test_links_of_the_charts_page_lead_somewhere() -> None:
+    """It is what people read first, and often the only thing."""
+    links = re.findall(r"\]\(([^)#\s]+)", chart_doc.README.read_text(encoding="utf-8"))
+    assert links
+    assert [link for link in links if not (CHART / link).exists()] == []
+
+
+def test_package_of_the_chart_has_its_schema_and_no_examples(tmp_path: Path) -> None:
+    """Without its schema every typo would be taken."""
+    done = helm("package", "helm", "-d", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    with tarfile.open(tmp_path / f"tidegate-{__version__}.tgz") as package:
+        names = set(package.getnames())
+    assert {"tidegate/values.schema.json", "tidegate/values.yaml", "tidegate/README.md"} <= names
+    assert not [name for name in names if "examples" in name]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from tests.chart.rendering import example, objects, only, variables
+from tests.chart.rendering import example, helm, objects, only, variables
 from tidegate.commands.signals import _CLOSING
+from tidegate.version import __version__
 
 
 def test_without_workloads_one_runs_all_jobs() -> None:
@@ -63,10 +64,16 @@ def test_changed_secret_restarts_pods_when_it_is_said() -> None:
     assert annotations["tidegate.dev/secrets-revision"] == "two"
 
 
-def test_large_numbers_stay_numbers() -> None:
-    """Templates like to write 8388608 as 8.388608e+06, which no setting takes."""
-    config = only(objects(settings={"TIDEGATE_KAFKA_FETCH_MAX_BYTES": 83886080}), "ConfigMap")["data"]
-    assert config["TIDEGATE_KAFKA_FETCH_MAX_BYTES"] == "83886080"
+def test_settings_arrive_as_they_are_written() -> None:
+    """Templates like to write 83886080 as 8.388608e+07, and half a second as none."""
+    said = {
+        "TIDEGATE_KAFKA_FETCH_MAX_BYTES": 83886080,
+        "TIDEGATE_KAFKA_HEARTBEAT_INTERVAL": 0.5,
+        "TIDEGATE_KAFKA_SSL_CHECK_HOSTNAME": False,
+        "TIDEGATE_LETTER_RETENTION": "90d",
+    }
+    config = only(objects(settings=said), "ConfigMap")["data"]
+    assert [config[name] for name in said] == ["83886080", "0.5", "false", "90d"]
 
 
 def test_static_members_are_named_as_their_pods() -> None:
@@ -171,3 +178,44 @@ def test_extra_objects_are_templates() -> None:
     """One set of values serves several namespaces."""
     secret = only(example("external-secrets"), "ExternalSecret")
     assert secret["spec"]["dataFrom"] == [{"extract": {"key": "shop/tidegate"}}]
+
+
+def test_image_by_digest_comes_before_its_tag() -> None:
+    """A tag may be moved; what a roll back relies on may not."""
+    digest = "sha256:" + "a" * 64
+
+    def image(**values: object) -> str:
+        return str(only(objects(image=values), "Deployment")["spec"]["template"]["spec"]["containers"][0]["image"])
+
+    assert image(repository="r/shop", tag="4.2", digest=digest) == f"r/shop@{digest}"
+    assert image(repository="r/shop", tag="4.2") == "r/shop:4.2"
+    assert image(repository="r/shop") == f"r/shop:{__version__}"
+
+
+def test_account_of_somebody_else_is_used_as_it_is() -> None:
+    """Where accounts are another team's, the chart makes none."""
+    found = objects(serviceAccount={"create": False, "name": "theirs"})
+    assert [each for each in found if each["kind"] == "ServiceAccount"] == []
+    assert only(found, "Deployment")["spec"]["template"]["spec"]["serviceAccountName"] == "theirs"
+
+
+def test_names_follow_what_was_said() -> None:
+    """Two releases in one namespace have no object in common."""
+    names = {each["metadata"]["name"] for each in objects(fullnameOverride="till")}
+    assert all(name == "till" or name.startswith("till-") for name in names)
+    long = helm("template", "a-release-whose-name-is-far-too-long-for-it", "helm")
+    assert long.returncode != 0
+    assert "set fullnameOverride to something shorter" in long.stderr
+
+
+def test_notes_tell_the_next_commands() -> None:
+    """What they name exists: a pod to look into, and what is missing."""
+    done = helm("install", "shop", "helm", "-n", "shop", "--dry-run=client", "-f", "helm/examples/static-members.yaml")
+    notes = done.stdout.partition("NOTES:")[2]
+    assert done.returncode == 0, done.stderr
+    assert "kubectl -n shop exec statefulset/shop-tidegate-consumers -- tidegate status" in notes
+    assert "shop-tidegate-scheduler: revenue-by-day" in notes
+    assert "helm test shop -n shop" in notes
+    assert "No alert watches this release" in notes
+    bare = helm("install", "shop", "helm", "-n", "shop", "--dry-run=client").stdout
+    assert "Set secrets.env.TIDEGATE_POSTGRES_DSN" in bare
