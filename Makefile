@@ -8,7 +8,7 @@ SOURCES := $(wildcard tidegate tidegate_kernel consumers inbox dlq projections e
 # A folder without a module would stop mypy.
 TYPED := $(foreach folder,$(SOURCES),$(if $(shell find $(folder) -name '*.py' -print -quit),$(folder)))
 
-.PHONY: help setup demo demo-dlq test check static up down status clean bench lock sabotage chaos rehearse-rollout chart
+.PHONY: help setup demo demo-dlq demo-jobs test check static up down status clean bench lock sabotage chaos rehearse-rollout chart
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -21,6 +21,9 @@ demo: setup ## Start the servers, run the example shop's main job (the servers s
 
 demo-dlq: setup ## The same shop: a bad release, 300 dead orders, their replay killed in the middle and resumed
 	@scripts/with-stack $(PY) -m examples.shop.demo_dlq
+
+demo-jobs: setup ## All five kinds of jobs with three schedulers: one killed, clocks changed, runs contended and resumed
+	@scripts/with-stack $(PY) -m examples.shop.demo_jobs
 
 # Files of tests run side by side, on the same servers; `make test WORKERS=0` runs one test after the other.
 WORKERS ?= 2
