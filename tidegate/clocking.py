@@ -108,5 +108,6 @@ def hands_of(app: App, job: ClockJob, resources: Resources, *, stop: asyncio.Eve
         stop,
         letters,
         resources.settings.outbox_limit,
-        road=None if gate is None else partial(ProviderRoad, Supply(app.service, gate, outages.all_answer)),
+        road=None if gate is None else partial(ProviderRoad, Supply(app.service, gate)),
+        outages=outages,
     )

@@ -17,13 +17,16 @@ import pytest
 import structlog
 
 from examples.shop.catalogue.provider_server import Fault
+from tests.integration.clockwork import until
 from tests.integration.disc_company import KEY, VINYL, Records, catalogue_job, record_shop
 from tidegate import Circuit, RateLimit, Rejected, Scope, TidegateError
+from tidegate.jobs.clockwork.host import ClockHost, Pace
 from tidegate.jobs.clockwork.provider.gate import Gate
 from tidegate.jobs.clockwork.requests import RunRequest, ask_for_run
 from tidegate.jobs.clockwork.runner import work_off
 from tidegate.jobs.clockwork.runs import RunState
 from tidegate_kernel.errors import Denied
+from tidegate_kernel.metrics import Metrics
 from tidegate_kernel.permissions import Actor, Role
 from tidegate_kernel.postgres import Pool
 
@@ -188,8 +191,18 @@ async def test_provider_that_is_away_is_left_alone_and_nothing_pays_for_it(shop:
 
     await shop.pool.execute("UPDATE tidegate.provider SET trial_at = clock_timestamp()")
     shop.clock.move(hours=1)
-    assert await work_off(hands, await shop.claimed(scheduler)) is RunState.DONE
-    assert (len(await shop.discs()), is_open._value.get()) == (10, 0)
+    run = await shop.claimed(scheduler)
+    assert await work_off(hands, run) is RunState.DONE
+    assert len(await shop.discs()) == 10
+    host = ClockHost(scheduler, {run.job: hands}, clock=shop.clock, metrics=shop.metrics, pace=Pace())
+    looking = asyncio.create_task(host.run(shop.stop))
+    await until(lambda: is_closed(shop.metrics))
+    shop.stop.set()
+    await looking
+
+
+async def is_closed(metrics: Metrics) -> bool:
+    return bool(metrics.breaker_open.labels("disc-catalogue", "disc-company")._value.get() == 0)
 
 
 @pytest.mark.parametrize("form", ["seconds", "date"])

@@ -93,6 +93,7 @@ class ClockHost:
             self._measure(found)
             if found.next_due_at is not None and found.next_due_at <= self._clock.now():
                 await self._claim(tasks, due=sum(found.due.values()))
+            await self._look_for_what_was_away()
         except Transient as error:
             _log.warning(logs.SCHEDULE_HELD_BACK, error=str(error))
             return self._pace.look_seconds
@@ -107,6 +108,12 @@ class ClockHost:
             task.add_done_callback(self._ended)
         if len(runs) < min(room, due):
             await self._count_held_up()
+
+    async def _look_for_what_was_away(self) -> None:
+        """A breaker opens when a run fails; that it closes again must not wait for a run that fails once more."""
+        for hands in self._hands.values():
+            if hands.outages is not None and hands.outages.open:
+                await hands.outages.all_answer()
 
     async def _count_held_up(self) -> None:
         """Asked only where there was room, and more stood there as due than could be had."""

@@ -17,6 +17,7 @@ from consumers.batch import Attempts
 from consumers.dispatch import HandlerFailed, Prepared, hidden_failure
 from consumers.failure import FailureClass, classify
 from consumers.judging import Judge
+from consumers.outages import Outages
 from dlq.cause import Cause, cause_of
 from dlq.states import LetterState
 from tidegate.jobs.clockwork.declaration import ClockJob
@@ -65,6 +66,7 @@ class RunHands:
     """What a run of a job is worked off with; one for all its runs in this process.
 
     `road`: makes what a run does of the hands and the run; None: the batches of the job's query, one after the other.
+    `outages`: the breakers that the judge asks, where somebody shows them.
     """
 
     job: ClockJob
@@ -77,6 +79,7 @@ class RunHands:
     letters: LetterHome
     outbox_limit: int = OUTBOX_LIMIT
     road: Callable[[RunHands, ClaimedRun], Any] | None = None
+    outages: Outages | None = None
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Connection]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -42,11 +41,10 @@ class LeftAlone(Transient):
 
 @dataclass(frozen=True, slots=True)
 class Supply:
-    """What the runs of a job in this process reach their provider through. `look`: the job's breakers look again."""
+    """What the runs of a job in this process reach their provider through."""
 
     service: str
     gate: Gate
-    look: Callable[[], Awaitable[bool]]
 
 
 def gate_of(service: str, job: ProviderSyncJob, pool: Pool) -> Gate:
@@ -65,7 +63,7 @@ class Calls:
     """The calls of one run, one after the other."""
 
     def __init__(self, supply: Supply, hands: RunHands) -> None:
-        self._supply, self._gate, self._hands = supply, supply.gate, hands
+        self._gate, self._hands = supply.gate, hands
 
     async def pull(self, page: Arrival) -> Pulled:
         """Returns the provider's page. No transaction is open meanwhile.
@@ -82,7 +80,7 @@ class Calls:
                 await self._tell(failed.cause, admission)
                 await self._rest(failed, attempts)
                 continue
-            await self._answered(admission)
+            await self._gate.answered(admission)
             if not isinstance(answer, Pulled):
                 raise Misconfigured(
                     f"job {self._hands.job.code!r}: its query's handler answers with {type(answer).__name__}, "
@@ -109,14 +107,9 @@ class Calls:
             await self._gate.pause(seconds)
             _log.warning(logs.PROVIDER_THROTTLED, provider=self._gate.provider, seconds=round(seconds, 1))
         if isinstance(error, Throttled | Poison | PageGone):
-            await self._answered(admission)
+            await self._gate.answered(admission)
         elif classify(error) is FailureClass.TRANSIENT or isinstance(error, HandlerTimedOut):
             await self._gate.failed(admission)
-
-    async def _answered(self, admission: Admission) -> None:
-        await self._gate.answered(admission)
-        if admission.is_trial:
-            await self._supply.look()  # the job's breaker closes with the circuit
 
     async def _rest(self, failed: HandlerFailed, attempts: Attempts) -> None:
         """Returns when the call is to be made again. Raises what `pull` does."""
