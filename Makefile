@@ -31,7 +31,7 @@ SIDE_BY_SIDE := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test: static ## All checks and all tests; ends the servers it started
 	@scripts/setup --test-programs
-	$(PY) -m pytest $(SIDE_BY_SIDE)
+	$(PY) scripts/all_tests.py $(SIDE_BY_SIDE)
 
 check: static ## Format, lint, types, imports, unit and architecture tests; needs no server
 	$(PY) -m pytest $(SIDE_BY_SIDE) $(wildcard tests/unit tests/architecture)
