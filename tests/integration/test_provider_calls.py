@@ -9,6 +9,7 @@ import logging
 import traceback
 from collections.abc import AsyncIterator
 from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from tests.integration.clockwork import until
 from tests.integration.disc_company import KEY, VINYL, Records, catalogue_job, record_shop
 from tidegate import Circuit, RateLimit, Rejected, Scope, TidegateError
 from tidegate.jobs.clockwork.host import ClockHost, Pace
+from tidegate.jobs.clockwork.provider import http
 from tidegate.jobs.clockwork.provider.gate import Gate
 from tidegate.jobs.clockwork.requests import RunRequest, ask_for_run
 from tidegate.jobs.clockwork.runner import work_off
@@ -262,6 +264,27 @@ async def test_what_may_be_over_soon_is_tried_again(shop: Records, fault: Fault)
 
     assert await shop.sync(catalogue_job()) is RunState.DONE
     assert (len(shop.pages), await shop.discs()) == (2, {"d1": 999})
+
+
+async def test_page_without_end_is_refused(shop: Records, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a provider sends, by mistake or packed, must not fill the memory of the process."""
+    monkeypatch.setattr(http, "LONGEST_BODY", 1000)
+    shop.company.faults += [Fault(200, body="[" + "0," * 500 + "0]"), Fault(200, body='"' + "x" * 998 + '"')]
+
+    with pytest.raises(Rejected, match="more than 1000 bytes"):
+        await shop.deps.discs.api.get("/v1/discs", scope=VINYL, params={})
+    assert (await shop.deps.discs.api.get("/v1/discs", scope=VINYL, params={})).content == "x" * 998
+
+
+async def test_cookie_of_one_tenant_is_not_sent_for_another(shop: Records) -> None:
+    """G12: a session that the provider gave to a tenant would show its catalogue to all."""
+    # By its name: for an address no client keeps cookies.
+    api = replace(shop.deps.discs.api, url=shop.url.replace("127.0.0.1", "localhost"))
+    shop.company.faults += [Fault(200, {"Set-Cookie": "session=aurora"}, body="[]")]
+    for _ in range(2):
+        await api.get("/v1/discs", scope=VINYL, params={"brand": "vinyl"})
+
+    assert [asked.get("cookie") for asked in shop.company.asked] == [None, None]
 
 
 async def test_key_is_read_anew_for_each_call(shop: Records) -> None:

@@ -92,7 +92,8 @@ def application(company: Company) -> web.Application:
         asked = dict(request.query)
         etag = request.headers.get("If-None-Match")
         tenant = company.tenant_of(request.headers.get("Authorization", ""))
-        company.asked.append(asked | {"tenant": tenant or ""} | ({} if etag is None else {"etag": etag}))
+        told = {"tenant": tenant or "", "etag": etag, "cookie": request.headers.get("Cookie")}
+        company.asked.append(asked | {name: text for name, text in told.items() if text is not None})
         if (fault := next((each for each in company.faults if each.when(asked)), None)) is not None:
             company.faults.remove(fault)
             return _faulty(request, fault)
