@@ -256,8 +256,8 @@ class MaintenanceJob(ClockJob):
 
     `is_sensitive`: whether what it removes is somebody's data. Then each chunk that removed something has a row in the
     audit, in its transaction: job, run, tenant and how many, and nothing of what it was. An item's `key` stands in
-    Tidegate's own tables for a day, or while it cannot be removed, that of the last one until the next run: let it be an
-    id, not a name.
+    Tidegate's own tables for a day, or while it cannot be removed; that of the last one until the next run. Let it be
+    an id, not a name.
     """
 
     retention: timedelta | ByRule
