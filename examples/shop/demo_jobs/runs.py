@@ -27,21 +27,33 @@ GROUP BY r.holder
 _RUN = "SELECT state, holder, processed, started_at, finished_at FROM tidegate.job_run WHERE id = $1"
 _CHAIN = "SELECT state FROM tidegate.job_run WHERE $1 IN (id, first_run) ORDER BY id"
 _GONE_ON = "SELECT min(started_at) FROM tidegate.job_run WHERE first_run = $1"
+# From when to when runs were at work: one that was killed to its last sign of life, which is before anybody found it.
+_AT_WORK = """
+WITH at_work AS (
+    SELECT
+        r.id, r.job, r.lock_name, r.due_at, r.started_at,
+        CASE r.state WHEN 'stalled' THEN r.moved_at ELSE r.finished_at END AS ended_at
+    FROM tidegate.job_run AS r
+    WHERE r.started_at IS NOT NULL
+)
+"""
 # Two runs of one lease at work at the same time: never. $1 codes.
-_SIDE_BY_SIDE = """
+_SIDE_BY_SIDE = f"""
+{_AT_WORK}
 SELECT count(*)
-FROM tidegate.job_run AS a
-JOIN tidegate.job_run AS b ON b.lock_name = a.lock_name AND b.id > a.id
+FROM at_work AS a
+JOIN at_work AS b ON b.lock_name = a.lock_name AND b.id > a.id
 JOIN tidegate.job AS j ON j.id = a.job
-WHERE j.code = ANY($1::text[]) AND a.started_at IS NOT NULL AND b.started_at IS NOT NULL
-    AND tstzrange(a.started_at, a.finished_at, '[)') && tstzrange(b.started_at, b.finished_at, '[)')
+WHERE j.code = ANY($1::text[])
+    AND tstzrange(a.started_at, a.ended_at, '[)') && tstzrange(b.started_at, b.ended_at, '[)')
 """
 # Whether one of two runs, both due, began when the other had ended. $1 and $2 runs.
-_ONE_WAITED = """
-SELECT a.due_at < b.finished_at AND a.started_at >= b.finished_at
-    OR b.due_at < a.finished_at AND b.started_at >= a.finished_at
-FROM tidegate.job_run AS a
-CROSS JOIN tidegate.job_run AS b
+_ONE_WAITED = f"""
+{_AT_WORK}
+SELECT a.due_at < b.ended_at AND a.started_at >= b.ended_at
+    OR b.due_at < a.ended_at AND b.started_at >= a.ended_at
+FROM at_work AS a
+CROSS JOIN at_work AS b
 WHERE a.id = $1 AND b.id = $2
 """
 _DOUBLE = """
