@@ -6,6 +6,7 @@ import asyncio
 import signal
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from examples.shop.demo.place import TrialFailed
@@ -28,33 +29,15 @@ _RUN = "SELECT state, holder, processed, started_at, finished_at FROM tidegate.j
 _CHAIN = "SELECT state FROM tidegate.job_run WHERE $1 IN (id, first_run) ORDER BY id"
 _GONE_ON = "SELECT min(started_at) FROM tidegate.job_run WHERE first_run = $1"
 # From when to when runs were at work: one that was killed to its last sign of life, which is before anybody found it.
+# $1 codes.
 _AT_WORK = """
-WITH at_work AS (
-    SELECT
-        r.id, r.job, r.lock_name, r.due_at, r.started_at,
-        CASE r.state WHEN 'stalled' THEN r.moved_at ELSE r.finished_at END AS ended_at
-    FROM tidegate.job_run AS r
-    WHERE r.started_at IS NOT NULL
-)
-"""
-# Two runs of one lease at work at the same time: never. $1 codes.
-_SIDE_BY_SIDE = f"""
-{_AT_WORK}
-SELECT count(*)
-FROM at_work AS a
-JOIN at_work AS b ON b.lock_name = a.lock_name AND b.id > a.id
-JOIN tidegate.job AS j ON j.id = a.job
-WHERE j.code = ANY($1::text[])
-    AND tstzrange(a.started_at, a.ended_at, '[)') && tstzrange(b.started_at, b.ended_at, '[)')
-"""
-# Whether one of two runs, both due, began when the other had ended. $1 and $2 runs.
-_ONE_WAITED = f"""
-{_AT_WORK}
-SELECT a.due_at < b.ended_at AND a.started_at >= b.ended_at
-    OR b.due_at < a.ended_at AND b.started_at >= a.ended_at
-FROM at_work AS a
-CROSS JOIN at_work AS b
-WHERE a.id = $1 AND b.id = $2
+SELECT
+    r.id, r.lock_name, r.due_at, r.started_at,
+    CASE r.state WHEN 'stalled' THEN r.moved_at ELSE r.finished_at END AS ended_at
+FROM tidegate.job_run AS r
+JOIN tidegate.job AS j ON j.id = r.job
+WHERE j.code = ANY($1::text[]) AND r.started_at IS NOT NULL AND r.finished_at IS NOT NULL
+ORDER BY r.lock_name, r.started_at
 """
 _DOUBLE = """
 SELECT count(*)
@@ -104,12 +87,18 @@ class Runs:
         return [row["state"] for row in await self.database.fetch(_CHAIN, run)]
 
     async def side_by_side(self) -> int:
-        """How many pairs of runs of one scope have been at work at the same time."""
-        return int(await self.database.fetchval(_SIDE_BY_SIDE, list(_CODES)))
+        """How many runs began while another of their scope was at work."""
+        rows = await self.database.fetch(_AT_WORK, list(_CODES))
+        return sum(
+            one["lock_name"] == later["lock_name"] and later["started_at"] < one["ended_at"]
+            for one, later in pairwise(rows)
+        )
 
     async def one_waited(self, first: int, second: int) -> bool:
-        """Whether the two have met, and not side by side."""
-        return bool(await self.database.fetchval(_ONE_WAITED, first, second))
+        """Whether the two were due together, and the later began when the earlier had ended."""
+        rows = await self.database.fetch(_AT_WORK, list(_CODES))
+        earlier, later = (row for row in rows if row["id"] in (first, second))
+        return bool(later["due_at"] < earlier["ended_at"] <= later["started_at"])
 
     async def double(self) -> int:
         """How many occasions have more than one run."""
