@@ -20,8 +20,11 @@ imagePullSecrets:
 {{- end }}
 securityContext:
   {{- toYaml $root.Values.podSecurityContext | nindent 2 }}
-{{- if or .init $worker.initContainers }}
+{{- if or .init $worker.initContainers $root.Values.extraInitContainers }}
 initContainers:
+  {{- with $root.Values.extraInitContainers }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
   {{- with .init }}
   {{- . | nindent 2 }}
   {{- end }}

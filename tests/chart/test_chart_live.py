@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import pytest
 
@@ -14,6 +16,7 @@ from tests.chart.schemas import without_foreign
 pytestmark = pytest.mark.timeout(180)
 
 _SHOP = ("-f", "helm/examples/shop.yaml")
+_PRE, _POST = "shop-tidegate-migrate-pre", "shop-tidegate-migrate-post"
 _NEW_IMAGE = ("--set", "image.digest=", "--set", "image.tag=4.3")
 
 
@@ -46,38 +49,57 @@ def test_server_refuses_what_is_wrong(cluster: Cluster) -> None:
     assert 'unknown field "spec.maxReplicas"' in done.stderr
 
 
-def test_upgrade_migrates_rolls_and_migrates(cluster: Cluster) -> None:
+@dataclass(frozen=True)
+class Release:
+    """One that was installed and upgraded: what happened in either, and the images after each."""
+
+    place: str
+    installed: Sequence[str]
+    upgraded: Sequence[str]
+    before: set[str]
+    after: set[str]
+
+
+@pytest.fixture(scope="module")
+def release(cluster: Cluster) -> Release:
+    """Made once: each step costs seconds."""
+    place = cluster.namespace("release")
+    cluster.install(place, *_SHOP)
+    installed, before = _told(cluster, place, times=1), _images(cluster, place)
+    cluster.upgrade(place, *_SHOP, *_NEW_IMAGE)
+    upgraded = _told(cluster, place, times=2)[len(installed) :]
+    return Release(place, installed, upgraded, before, _images(cluster, place))
+
+
+def _told(cluster: Cluster, place: str, *, times: int) -> Sequence[str]:
+    """What happened, once it was told that the last migration ended `times` times: events come a little later."""
+    deadline = time.monotonic() + 60
+    while (happened := cluster.happened(place)).count(f"{_POST}: Completed") < times:
+        assert time.monotonic() < deadline, happened
+        time.sleep(0.2)
+    return happened
+
+
+def test_upgrade_migrates_rolls_and_migrates(release: Release) -> None:
     """New code needs its tables before it starts; what old code needs may go after it has left, not before."""
-    place = cluster.namespace("upgrade")
-
-    cluster.install(place, *_SHOP)
-    installed = cluster.happened(place)
-    cluster.upgrade(place, *_SHOP, *_NEW_IMAGE)
-    upgraded = cluster.happened(place)[len(installed) :]
-
-    for happened in (installed, upgraded):
-        assert happened[:2] == [f"shop-tidegate-migrate-pre: {what}" for what in ("SuccessfulCreate", "Completed")]
-        assert happened[-2:] == [f"shop-tidegate-migrate-post: {what}" for what in ("SuccessfulCreate", "Completed")]
-        assert {each.partition(":")[0] for each in happened[2:-2]} == {
-            "shop-tidegate-ledger",
-            "shop-tidegate-search",
-            "shop-tidegate-revenue",
-        }
-    assert _images(cluster, place) == {"registry.example.com/shop:4.3"}
+    for happened in (release.installed, release.upgraded):
+        rolled = [place for place, what in enumerate(happened) if what.endswith(": ScalingReplicaSet")]
+        assert happened.index(f"{_PRE}: SuccessfulCreate") < rolled[0]
+        assert rolled[-1] < happened.index(f"{_POST}: SuccessfulCreate")
+        assert f"{_PRE}: Completed" in happened
+        workloads = {happened[place].partition(":")[0].rpartition("-")[2] for place in rolled}
+        assert workloads == {"ledger", "search", "revenue"}
+    assert release.after == {"registry.example.com/shop:4.3"}
 
 
-def test_rollback_brings_the_old_code_and_leaves_the_schema(cluster: Cluster) -> None:
+def test_rollback_brings_the_old_code_and_leaves_the_schema(cluster: Cluster, release: Release) -> None:
     """At night it has to be one command that asks nothing."""
-    place = cluster.namespace("rollback")
-    cluster.install(place, *_SHOP)
-    before = _images(cluster, place)
-    cluster.upgrade(place, *_SHOP, *_NEW_IMAGE)
-    seen = len(cluster.happened(place))
+    seen = len(cluster.happened(release.place))
 
-    cluster.helm("rollback", "shop", "1", "-n", place, "--wait", "--timeout", "60s")
+    cluster.helm("rollback", "shop", "1", "-n", release.place, "--wait", "--timeout", "60s")
 
-    assert _images(cluster, place) == before
-    assert not [each for each in cluster.happened(place)[seen:] if "migrate" in each]
+    assert _images(cluster, release.place) == release.before
+    assert not [each for each in cluster.happened(release.place)[seen:] if "migrate" in each]
 
 
 def test_check_of_the_release_runs_for_every_workload(cluster: Cluster) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.chart.rendering import example, helm, objects, only, variables
+from tests.chart.rendering import example, helm, objects, only, pods, variables
 from tidegate.commands.signals import _CLOSING
 from tidegate.version import __version__
 
@@ -168,10 +168,28 @@ def test_metrics_keep_the_label_job() -> None:
 
 def test_own_containers_and_volumes_come_along() -> None:
     """What the chart did not think of must not need a fork."""
-    pod = only(example("static-members"), "StatefulSet")["spec"]["template"]["spec"]
-    assert [each["name"] for each in pod["initContainers"]] == ["login"]
-    assert {each["name"] for each in pod["volumes"]} == {"tmp", "certificates", "login"}
-    assert {"/certificates", "/login", "/tmp"} == {each["mountPath"] for each in pod["containers"][0]["volumeMounts"]}
+    found = dict(pods(example("static-members")))
+    assert len(found) == 6
+    for pod in found.values():  # a migration and a check have to log in and trust as a worker does
+        assert [each["name"] for each in pod["initContainers"]] == ["login"]
+        assert {each["name"] for each in pod["volumes"]} == {"tmp", "certificates", "login"}
+        mounts = {each["mountPath"] for each in pod["containers"][0]["volumeMounts"]}
+        assert mounts == {"/certificates", "/login", "/tmp"}
+
+
+def test_containers_of_a_workload_are_its_own() -> None:
+    """What one workload needs beside it is nothing to the others."""
+    beside, before = {"name": "beside", "image": "i"}, {"name": "before", "image": "i"}
+    own = {"jobs": ["one"], "sidecars": [beside], "initContainers": [before]}
+    found = dict(pods(objects(workloads={"a": own, "b": {"jobs": ["two"]}})))
+    worker = found["Deployment shop-tidegate-a"]
+    assert [each["name"] for each in (*worker["initContainers"], *worker["containers"])] == [
+        "before",
+        "worker",
+        "beside",
+    ]
+    others = [pod for name, pod in found.items() if name != "Deployment shop-tidegate-a"]
+    assert all("initContainers" not in pod and len(pod["containers"]) == 1 for pod in others)
 
 
 def test_extra_objects_are_templates() -> None:
