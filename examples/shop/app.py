@@ -11,12 +11,12 @@ from examples.shop.exports.removal import ExpiredExports, RemoveExport, expired_
 from examples.shop.ledger.job import customer_ledger
 from examples.shop.ledger.purchases import RecordPurchase, record_purchases
 from examples.shop.order_search.job import order_search
-from examples.shop.orders import orders_topic
 from examples.shop.reconciliation.corrections import Corrections
 from examples.shop.reconciliation.differences import CorrectAccount, LedgerDifferences, ledger_differences
 from examples.shop.reconciliation.job import nightly_reconciliation
 from examples.shop.resources import export_files, shop_resources
 from examples.shop.revenue.job import revenue_by_day
+from examples.shop.topics import orders_topic
 from tidegate import App, __version__, answer, fetch, handle, handle_batch
 
 

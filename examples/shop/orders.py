@@ -4,7 +4,7 @@ from datetime import date
 
 import msgspec
 
-from tidegate import CloudEvents, Delete, Json, Rejected, ScopeFields, Tombstone, Topic
+from tidegate import Delete, Rejected, Tombstone
 
 
 class Order(msgspec.Struct, frozen=True):
@@ -31,15 +31,3 @@ def order_removed(cancelled: Tombstone) -> Delete:
         raise Rejected("a cancellation without a key names no order")
     # Without the header this raises, and makes a dead letter `no_version`: it might be older than what is there.
     return Delete(id=cancelled.key.decode(), version=int(cancelled.headers["version"] or b""))
-
-
-def orders_topic(name: str) -> Topic:
-    """All events of all tenants and brands, keyed by order id."""
-    return Topic(
-        name,
-        format=Json(),
-        envelope=CloudEvents(),
-        scope=ScopeFields(tenant="tenantid", brand="brandid"),
-        tombstone=order_removed,
-        partitions=8,
-    )

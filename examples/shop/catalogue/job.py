@@ -1,19 +1,13 @@
 """The job `disc-catalogue`."""
 
-from collections.abc import Sequence
 from datetime import timedelta
 
 from examples.shop.catalogue.discs import AskForDiscs, Disc, KeepDisc, disc_id, disc_version
-from examples.shop.resources import Shop
+from examples.shop.catalogue.supplier import KeyHolders
 from tidegate import Every, ProviderSyncJob, Pull, RateLimit, Scope, Text
 
 # Who has a contract with the company. Cascade has none.
 CUSTOMERS = (Scope("aurora", "classics"), Scope("aurora", "vinyl"), Scope("borealis", "vinyl"))
-
-
-async def customers_with_keys(deps: Shop) -> Sequence[Scope]:
-    """Nobody is synchronised whose key is not there yet."""
-    return [scope for scope in CUSTOMERS if deps.discs.keys.has(scope)]
 
 
 def ask_for_discs(pull: Pull) -> AskForDiscs:
@@ -31,7 +25,7 @@ def disc_catalogue() -> ProviderSyncJob:
         trigger=Every(timedelta(minutes=15)),
         provider="disc-company",
         access=CUSTOMERS,
-        scopes=customers_with_keys,
+        scopes=KeyHolders(CUSTOMERS),
         rate_limit=RateLimit(10),
         reach_back=timedelta(minutes=15),
         query=ask_for_discs,

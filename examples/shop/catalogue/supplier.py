@@ -1,9 +1,10 @@
 """How the shop reaches the disc company: its address from the environment, keys from a file of secrets."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 from pydantic import SecretStr
@@ -54,6 +55,23 @@ class DiscCompany:
 
     api: HttpProvider
     keys: CatalogueKeys
+
+
+class KnowsDiscs(Protocol):
+    """What is needed of `ctx.deps` here."""
+
+    @property
+    def discs(self) -> DiscCompany: ...
+
+
+@dataclass(frozen=True, slots=True)
+class KeyHolders:
+    """Of some customers those whose key is there: nobody else is synchronised yet."""
+
+    customers: Sequence[Scope]
+
+    async def __call__(self, deps: KnowsDiscs) -> Sequence[Scope]:
+        return [scope for scope in self.customers if deps.discs.keys.has(scope)]
 
 
 @asynccontextmanager
