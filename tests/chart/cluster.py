@@ -49,6 +49,9 @@ class Cluster:
         """A namespace that enforces the *restricted* standard."""
         self.must("create", "namespace", name)
         self.must("label", "namespace", name, "pod-security.kubernetes.io/enforce=restricted")
+        # Controllers bring them a moment later, and no pod is taken before.
+        own = ("serviceaccount/default", "configmap/kube-root-ca.crt")
+        self.must("wait", "--for=create", "-n", name, *own, "--timeout", _SECONDS)
         return name
 
     def helm(self, *arguments: str) -> str:
