@@ -21,6 +21,7 @@ from tidegate.commands.options import (
     wait_for,
 )
 from tidegate.commands.pause import plain_intent, told_standing
+from tidegate.console.clock_status import ClockStatus
 from tidegate.console.facts import ago
 from tidegate.console.lag import PartitionStatus
 from tidegate.console.rendering import told_rendering
@@ -74,6 +75,10 @@ async def _read(app: App, settings: Settings) -> ServiceStatus:
 def _print(found: ServiceStatus, *, partitions: bool) -> None:
     columns = ["job", "state", "behind", "seconds", "readers", "sla", "owner", "dead letters"]
     print_table(columns, [_job_row(job) for job in found.jobs], right=_NUMBERS)
+    if found.clock_jobs:
+        typer.echo()
+        columns = ["job by the clock", "due", "at work", "last run", "ended", "failed items"]
+        print_table(columns, [_clock_row(job) for job in found.clock_jobs], right=("due", "at work", "failed items"))
     if partitions:
         typer.echo()
         columns = ["job", "partition", "state", "position", "end", "behind", "seconds", "visible", "readers", "owner"]
@@ -121,6 +126,12 @@ def _job_row(job: JobStatus) -> list[object]:
     return [job.code, verdict, job.records_behind, _seconds(job.seconds_behind), readers, sla, owner, letters]
 
 
+def _clock_row(job: ClockStatus) -> list[object]:
+    ended = "-" if job.last_ended_at is None else f"{job.last_ended_at:%Y-%m-%d %H:%M:%SZ}"
+    state = job.last_state or "never ran"
+    return [job.code, job.due, job.running, f"{state}, paused" if job.is_paused else state, ended, job.failed_items]
+
+
 def _partition_row(job: JobStatus, each: PartitionStatus) -> list[object]:
     where = f"{each.topic}:{each.partition}"
     position = "-" if each.position is None else each.position
@@ -152,6 +163,7 @@ def _plain(found: ServiceStatus) -> dict[str, Any]:
             }
             for job in found.jobs
         ],
+        "clock_jobs": [asdict(job) for job in found.clock_jobs],
         "outbox": found.outbox._asdict(),
         "upkeep_trouble": found.upkeep_trouble,
     }

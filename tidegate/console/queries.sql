@@ -618,3 +618,32 @@ WHERE p.run = 0
         SELECT j.id FROM tidegate.job AS j WHERE j.service = $1 AND j.code = $2 ORDER BY j.generation DESC LIMIT 1
     )
 ORDER BY p.topic, p.partition;
+
+-- name: clock_status
+-- How jobs by the clock stand: what waits for somebody, what is at work, how the last run ended, what failed and has not
+-- been dealt with. Jobs that were never started have no row. $1 service, $2 codes.
+SELECT
+    j.code,
+    (
+        SELECT count(*) FROM tidegate.job_run AS r
+        WHERE r.job = j.id AND r.state = 'due' AND r.due_at <= now()
+    ) AS due,
+    (SELECT count(*) FROM tidegate.job_run AS r WHERE r.job = j.id AND r.state = 'running') AS running,
+    (
+        SELECT count(*) FROM tidegate.job_item AS i
+        WHERE i.job = j.id AND i.outcome IN ('failed', 'quarantined')
+    ) AS failed_items,
+    l.state AS last_state, l.finished_at AS last_ended_at,
+    EXISTS (
+        SELECT FROM tidegate.intent AS p
+        WHERE p.job = j.id AND p.kind = 'pause' AND p.ended_at IS NULL AND (p.until IS NULL OR p.until > now())
+    ) AS is_paused
+FROM tidegate.job AS j
+LEFT JOIN LATERAL (
+    SELECT r.state, r.finished_at
+    FROM tidegate.job_run AS r
+    WHERE r.job = j.id AND r.finished_at IS NOT NULL
+    ORDER BY r.finished_at DESC
+    LIMIT 1
+) AS l ON true
+WHERE j.service = $1 AND j.code = ANY($2::text[]);

@@ -12,6 +12,7 @@ from consumers.presence import State
 from inbox.upkeep import upkeep_trouble
 from projections.freshness import Freshness, freshness_of
 from tidegate.app import App
+from tidegate.console.clock_status import ClockStatus, clock_statuses
 from tidegate.console.facts import UNSEEN_SECONDS, Said
 from tidegate.console.lag import LivePosition, Log, PartitionStatus, partition_statuses, read_logs
 from tidegate.console.rendering import RenderingStatus, rendering_status
@@ -105,6 +106,7 @@ class ServiceStatus:
     jobs: Sequence[JobStatus]
     outbox: Backlog
     upkeep_trouble: str | None = None
+    clock_jobs: Sequence[ClockStatus] = ()
 
 
 async def read_status(app: App, settings: Settings, clock: Clock) -> ServiceStatus:
@@ -122,6 +124,7 @@ async def read_status(app: App, settings: Settings, clock: Clock) -> ServiceStat
                 views = {job.code: await views_of_job(connection, app.service, job) for job in app.jobs}
                 outbox = await _outbox(connection)
                 trouble = await upkeep_trouble(connection)
+                clocked = await clock_statuses(connection, app)
         async with open_reader(settings.kafka) as reader:
             logs = await read_logs(reader, app.topics)
         jobs = []
@@ -134,7 +137,7 @@ async def read_status(app: App, settings: Settings, clock: Clock) -> ServiceStat
             jobs.append(replace(found, parked=sum(parked[job.code].values())))
     except Transient as error:
         raise Misconfigured(f"the status cannot be read: {error}") from error
-    return ServiceStatus(app.service, clock.now(), jobs, outbox, trouble)
+    return ServiceStatus(app.service, clock.now(), jobs, outbox, trouble, clocked)
 
 
 def _job(

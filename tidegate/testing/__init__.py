@@ -10,17 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from projections.memory import MemorySink
+    from tidegate.testing.clock import JobRun
     from tidegate.testing.driver import Driver, run
     from tidegate.testing.jobs import NotSettled
     from tidegate.testing.memory import MemoryBroker
     from tidegate.testing.views import DeadLetter, Published
 
-__all__ = ["DeadLetter", "Driver", "MemoryBroker", "MemorySink", "NotSettled", "Published", "run"]
+__all__ = ["DeadLetter", "Driver", "JobRun", "MemoryBroker", "MemorySink", "NotSettled", "Published", "run"]
 
 # The pytest plugin stands in this package and is loaded at every start of pytest: nothing else may come with it.
 _HOMES = {
     "DeadLetter": "tidegate.testing.views",
     "Driver": "tidegate.testing.driver",
+    "JobRun": "tidegate.testing.clock",
     "MemoryBroker": "tidegate.testing.memory",
     "MemorySink": "projections.memory",
     "NotSettled": "tidegate.testing.jobs",

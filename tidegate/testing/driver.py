@@ -19,12 +19,14 @@ from projections.memory import MemorySink
 from projections.sink import Sink
 from tidegate.app import App
 from tidegate.assembly import assemble
+from tidegate.jobs.clockwork.requests import RunRequest
 from tidegate.jobs.declaration import FoldJob, ProjectionJob, SinkJob
 from tidegate.jobs.relay import OutboxRelay
 from tidegate.migrations.phases import Phase
 from tidegate.migrations.schema import exclusively, upgrade
 from tidegate.migrations.service import ServiceMigrations
 from tidegate.resources import Resources
+from tidegate.testing.clock import JobRun, run_now
 from tidegate.testing.jobs import NotSettled, RunningJobs
 from tidegate.testing.log import StoredRecord
 from tidegate.testing.memory import MemoryBroker
@@ -32,7 +34,7 @@ from tidegate.testing.sealing import Attributes, route_for, seal
 from tidegate.testing.views import DeadLetter, Published, dead_letter, published
 from tidegate_kernel.clock import Clock, SystemClock
 from tidegate_kernel.errors import Misconfigured, Transient
-from tidegate_kernel.event import Headers
+from tidegate_kernel.event import Headers, Scope
 from tidegate_kernel.metrics import Metrics
 from tidegate_kernel.postgres import Pool, open_pool
 from tidegate_kernel.queries import load_queries
@@ -132,6 +134,32 @@ class Driver:
         await self.db.execute(_QUERIES["rewind"], self._jobs.numbers, 0)
         self._jobs.start()
         await self.settled()
+
+    async def run_job(
+        self,
+        job: str,
+        *,
+        tenant: str = "",
+        brand: str = "",
+        at: datetime | None = None,
+        parameters: Mapping[str, str] | None = None,
+    ) -> JobRun:
+        """A run of a job by the clock, asked for now and worked off; returns how it ended, with its outbox relayed.
+
+        `at`: the occasion that it is made for, the same for a repeat. Raises Misconfigured for a scope or parameters
+        that the job does not have; NotSettled.
+        """
+        now = self._resources.clock.now()
+        request = RunRequest(
+            job=self._app.clock_job(job),
+            scope=Scope(tenant, brand),
+            at=at or now,
+            parameters=parameters or {},
+            reason="testing",
+        )
+        ended = await run_now(self._app, self._resources, request)
+        await self.settled()
+        return ended
 
     async def restart(self) -> None:
         """The jobs end and start anew, as in a deployment. Raises NotSettled."""

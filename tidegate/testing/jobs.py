@@ -78,7 +78,8 @@ class RunningJobs:
         """All have finished what was in hand and left."""
         for _, loop, _ in self._running:
             loop.stop()
-        await asyncio.wait([task for *_, task in self._running])
+        if self._running:  # an app may have jobs by the clock alone
+            await asyncio.wait([task for *_, task in self._running])
         await self._broker.rebalanced()
 
     def raise_if_failed(self) -> None:
