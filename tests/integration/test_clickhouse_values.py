@@ -136,7 +136,7 @@ async def test_what_is_accepted_comes_back_as_it_went(
     stack: StackAddresses, connection: Connection, unique_name: Callable[[str], str]
 ) -> None:
     """Case 99: never a value that was clamped, rounded or shifted on its way. One column per pair, so that all of them
-    go in one block, and twice, so that none is alone in its column."""
+    go in one block, and twice, so that none is alone in its column; row by row, and the same a column at a time."""
     columns = {"id": "String", **{f"c{number}": kind for number, (kind, _, _) in enumerate(KEPT)}}
     name = unique_name("values").replace("-", "_")
     declared = ClickHouse(table=name, columns=columns, order_by=("id",))
@@ -144,6 +144,7 @@ async def test_what_is_accepted_comes_back_as_it_went(
     async with declared.open(Settings(clickhouse_url=stack.clickhouse_url)) as sink:
         await sink.prepare()
         await sink.apply([sink.encode(Upsert(each, 1, {"id": each, **document})) for each in ("a", "b")])
+        await sink.apply(sink.encode_all([Upsert(each, 1, {"id": each, **document}) for each in ("c", "d")]))
 
     client = await connection.client()
     texts = ", ".join(f"ifNull(toString(`c{number}`), 'NULL')" for number in range(len(KEPT)))
@@ -159,7 +160,7 @@ async def test_what_is_accepted_comes_back_as_it_went(
         assert [
             told for told in ((kind, spelled, got) for (kind, _, spelled), got in pairs) if told[1] != told[2]
         ] == []
-    assert len(found) == 2
+    assert len(found) == 4
     assert [tuple(row) for row in stored] == [tuple(int(KEPT[n][1].timestamp()) for n in instants)]
 
 
