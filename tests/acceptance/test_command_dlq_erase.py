@@ -170,6 +170,7 @@ def test_worker_lets_decided_letters_go_by_policy(failed: Cli, rows: Rows) -> No
         """
     )
 
+    failed.json("jobs", "run", "tidegate.letters", "--reason", "not in an hour: now")
     worker = Worker(failed.start("run", "ledger", TIDEGATE_LETTER_RETENTION="1d"))
     told = worker.wait_for("dead_letter.expired")
     assert worker.stop() == 0
