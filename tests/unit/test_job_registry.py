@@ -24,7 +24,7 @@ from tidegate import (
     handle_batch,
 )
 from tidegate.jobs.clockwork.declaration import ClockJob, ProviderSyncJob, RateLimit
-from tidegate.jobs.registry import registry, upkeep_registry
+from tidegate.jobs.registry import registry, unchecked_requests, upkeep_registry
 from tidegate_kernel.errors import Misconfigured
 
 
@@ -184,3 +184,14 @@ def test_code_is_looked_for_among_jobs_of_every_kind() -> None:
         Misconfigured, match="'nightly' runs by the clock and reads no topic; 'tidegate jobs runs nightly'"
     ):
         shop.job("nightly")
+
+
+def test_function_that_does_not_say_what_it_makes_is_named() -> None:
+    """Its handler cannot be looked for at the start: `tidegate jobs check` says so."""
+    untold = app(replace(NIGHTLY, command=lambda item: Check(item)))
+
+    (said,) = unchecked_requests(untold)
+
+    assert said.startswith("job 'nightly': ")
+    assert "annotate what it returns" in said
+    assert unchecked_requests(app(NIGHTLY)) == []

@@ -27,7 +27,7 @@ from tidegate.commands.jobs_runs import (
 )
 from tidegate.commands.loading import load_app
 from tidegate.commands.options import AppOption, JsonOption, examples, print_json, print_table, tell
-from tidegate.jobs.registry import RegistryEntry, entry_of, registry, upkeep_registry
+from tidegate.jobs.registry import RegistryEntry, entry_of, registry, unchecked_requests, upkeep_registry
 
 job_commands = typer.Typer(
     name="jobs", help="The registry of jobs, and runs of those by the clock.", no_args_is_help=True
@@ -64,10 +64,12 @@ def show_command(
 @job_commands.command("check", epilog=examples("tidegate jobs check --app shop.app:app   [dim]# in CI[/dim]"))
 def check_command(app: AppOption = None, as_json: JsonOption = False) -> None:
     """Say whether every job is declared whole: exit 2 naming job and field if one is not. Needs no server."""
-    entries = registry(load_app(app))
+    loaded = load_app(app)
+    entries, unchecked = registry(loaded), unchecked_requests(loaded)
     if as_json:
-        print_json({"jobs": [entry.code for entry in entries]})
+        print_json({"jobs": [entry.code for entry in entries], "unchecked": list(unchecked)})
     else:
+        tell(*unchecked)
         tell(f"{len(entries)} jobs are declared whole: {', '.join(entry.code for entry in entries)}")
 
 

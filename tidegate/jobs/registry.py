@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from tidegate.app import App
 from tidegate.jobs.clockwork.declaration import ClockJob, MaintenanceJob, ProviderSyncJob
 from tidegate.jobs.clockwork.scopes import AcrossScopes
+from tidegate.jobs.commands import commands_of
 from tidegate.jobs.declaration import ConsumerJob, FoldJob, Job, ProjectionJob, SinkJob, acts_once, batch_size_of
 from tidegate.jobs.docs import of_clock, of_topics
 from tidegate.jobs.docs.requests import function_name, requests_of, work_of
@@ -63,6 +65,21 @@ def registry(app: App) -> Sequence[RegistryEntry]:
 def upkeep_registry(app: App) -> Sequence[RegistryEntry]:
     """Returns an entry for every job of Tidegate's own upkeep of the service."""
     return [entry_of(app, job) for job in app.upkeep_jobs]
+
+
+def unchecked_requests(app: App) -> Sequence[str]:
+    """Sentences about functions that do not say what they make: whether it has a handler shows when they run."""
+    consumers = [job for job in app.jobs if isinstance(job, ConsumerJob)]
+    functions: list[tuple[str, Callable[..., Any]]] = [
+        (job.code, each.function) for job in consumers for each in job.events
+    ]
+    functions += [(job.code, each) for job in app.clock_jobs for each in (job.query, job.command)]
+    return [
+        f"job {code!r}: {function_name(function)} does not say what it makes, so that its handler is not checked; "
+        "annotate what it returns"
+        for code, function in functions
+        if not commands_of(function)
+    ]
 
 
 def entry_of(app: App, job: Job | ClockJob) -> RegistryEntry:
