@@ -47,7 +47,7 @@ def helm(*arguments: str, stdin: str | None = None, kubeconfig: str = "") -> sub
     environment = {"HOME": str(ROOT / ".state" / "helm"), "PATH": os.environ["PATH"], "KUBECONFIG": kubeconfig}
     command = [program("helm"), *arguments]
     return subprocess.run(
-        command, cwd=ROOT, env=environment, input=stdin, capture_output=True, text=True, check=False, timeout=150
+        command, cwd=ROOT, env=environment, input=stdin, capture_output=True, text=True, check=False, timeout=240
     )
 
 

@@ -94,7 +94,7 @@ def _release() -> Sequence[Object]:
     return objects(app="small:app", migrations={"createTopics": True, "topicReplication": 1})
 
 
-@pytest.mark.timeout(150)
+@pytest.mark.timeout(300)
 def test_rendered_commands_prepare_a_service_and_find_it_ready(pod: Cli) -> None:
     """The real program in the order of a release: topics, migrations, then `--check` of all that workers need."""
     before = only(_release(), "Job", "migrate-pre")["spec"]["template"]["spec"]

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.chart.cluster import Cluster, running_cluster
+from tests.chart.cluster import PATIENCE, Cluster, running_cluster
 from tests.chart.rendering import EXAMPLES, example
 from tests.chart.schemas import without_foreign
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(400)
 
 _SHOP = ("-f", "helm/examples/shop.yaml")
 _PRE, _POST = "shop-tidegate-migrate-pre", "shop-tidegate-migrate-post"
@@ -73,7 +73,7 @@ def release(cluster: Cluster) -> Release:
 
 def _told(cluster: Cluster, place: str, *, times: int) -> Sequence[str]:
     """What happened, once it was told that the last migration ended `times` times: events come a little later."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while (happened := cluster.happened(place)).count(f"{_POST}: Completed") < times:
         assert time.monotonic() < deadline, happened
         time.sleep(0.2)
@@ -96,7 +96,7 @@ def test_rollback_brings_the_old_code_and_leaves_the_schema(cluster: Cluster, re
     """At night it has to be one command that asks nothing."""
     seen = len(cluster.happened(release.place))
 
-    cluster.helm("rollback", "shop", "1", "-n", release.place, "--wait", "--timeout", "60s")
+    cluster.helm("rollback", "shop", "1", "-n", release.place, "--wait", "--timeout", PATIENCE)
 
     assert _images(cluster, release.place) == release.before
     assert not [each for each in cluster.happened(release.place)[seen:] if "migrate" in each]
@@ -107,7 +107,7 @@ def test_check_of_the_release_runs_for_every_workload(cluster: Cluster) -> None:
     place = cluster.namespace("checked")
     cluster.install(place, "-f", "helm/examples/static-members.yaml")
 
-    told = cluster.helm("test", "shop", "-n", place, "--timeout", "60s")
+    told = cluster.helm("test", "shop", "-n", place, "--timeout", PATIENCE)
 
     assert told.count("Phase:          Succeeded") == 2, told
 
@@ -131,7 +131,7 @@ def test_tasks_run_once_whatever_is_upgraded(cluster: Cluster) -> None:
     assert len(third) == 6
     # The manifest of an upgrade, taken from the live Job, has to be one that makes it anew.
     cluster.must("delete", "jobs", "-n", place, "-l", "app.kubernetes.io/component=backfill")
-    cluster.helm("rollback", "shop", "2", "-n", place, "--wait", "--timeout", "60s")
+    cluster.helm("rollback", "shop", "2", "-n", place, "--wait", "--timeout", PATIENCE)
     assert _jobs(cluster, place).keys() == first.keys()
 
 
@@ -143,7 +143,7 @@ def test_uninstall_leaves_nothing(cluster: Cluster) -> None:
     cluster.install(place, *_SHOP)
     assert _names(cluster, kinds, place) > before
 
-    cluster.helm("uninstall", "shop", "-n", place, "--wait", "--timeout", "60s")
+    cluster.helm("uninstall", "shop", "-n", place, "--wait", "--timeout", PATIENCE)
 
     assert _names(cluster, kinds, place) == before
 
