@@ -15,7 +15,7 @@ from tidegate_kernel.postgres import open_pool
 async def main(dsn: str, url: str, keys_file: str) -> None:
     async with open_pool(dsn, size=4) as pool, calling(pool, dsn, url, Path(keys_file)) as shop:
         shop.clock.move(minutes=20)
-        host = await shop.host(catalogue_job(), pace=Pace(heartbeat=timedelta(seconds=1)))
+        host = await shop.host(catalogue_job(), pace=Pace(heartbeat=timedelta(seconds=2)))
         await host.run(shop.stop)
 
 

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
 from datetime import timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ from tidegate_kernel.postgres import Pool
 pytestmark = pytest.mark.servers
 
 CASCADE = Scope("cascade", "vinyl")
-PATIENT = timedelta(minutes=10)
+PATIENT = timedelta(hours=1)
 SECOND = timedelta(seconds=1)
 
 
@@ -46,7 +47,8 @@ async def shop(pool: Pool, database: str, tmp_path: Path) -> AsyncIterator[Recor
 
 
 def gate(pool: Pool, *, rate: RateLimit = RateLimit(10_000), circuit: Circuit = Circuit(), name: str = "p") -> Gate:  # noqa: B008  # both are frozen
-    return Gate(pool, service="shop", provider=name, rate_limit=rate, circuit=circuit)
+    hour = timedelta(hours=1)
+    return Gate(pool, service="shop", provider=name, rate_limit=rate, circuit=circuit, call_timeout=hour)
 
 
 async def audited(pool: Pool) -> list[tuple[Any, ...]]:
@@ -90,17 +92,15 @@ async def test_run_by_hand_for_a_tenant_that_is_not_listed_is_refused_and_audite
 
 
 async def test_calls_of_all_processes_have_places_in_one_row(pool: Pool) -> None:
-    """Two processes, ten calls a second: twenty calls have places a tenth of a second apart, whoever asks."""
-    gates = [gate(pool, rate=RateLimit(10)), gate(pool, rate=RateLimit(10))]
+    """Two processes, a call a minute: twenty calls have places a minute apart, whoever asks."""
+    minutely = RateLimit(1, timedelta(minutes=1))
+    gates = [gate(pool, rate=minutely), gate(pool, rate=minutely)]
 
     admissions = await asyncio.gather(*(gates[number % 2].admit(patience=PATIENT) for number in range(20)))
 
     assert all(admission.is_admitted for admission in admissions)
     waits = sorted(admission.wait_seconds for admission in admissions)
-    last = await pool.fetchval("SELECT extract(epoch FROM next_at - clock_timestamp()) FROM tidegate.provider")
-    assert waits[-1] > 0.1 * 19 - 10, "the machine may have taken seconds for the twenty statements"
-    assert len({round(wait, 3) for wait in waits}) == 20, "nobody shares a place"
-    assert float(last) <= waits[-1] + 0.1
+    assert all(30 < later - earlier < 90 for earlier, later in pairwise(waits)), "half a minute for slow statements"
 
 
 async def test_nobody_takes_a_place_that_he_does_not_wait_for(pool: Pool) -> None:
@@ -345,16 +345,15 @@ async def everything(pool: Pool) -> str:
     return found
 
 
-@pytest.mark.parametrize("key", ["two\nlines", "with\0nul", "bell\a"], ids=repr)
-async def test_key_that_cannot_stand_in_a_header_is_refused_without_a_word_of_it(shop: Records, key: str) -> None:
+async def test_key_that_cannot_stand_in_a_header_is_refused_without_a_word_of_it(shop: Records) -> None:
     """A key file with a line break at its end would be an injected header."""
-    keys = shop.deps.discs.keys.file
-    assert keys is not None
-    keys.write_text(json.dumps({"aurora": key}))
-
-    with pytest.raises(Rejected, match="cannot stand in a header") as told:
-        await shop.deps.discs.api.get("/v1/discs", scope=VINYL, params={})
-    assert key not in str(told.value)
+    file = shop.deps.discs.keys.file
+    assert file is not None
+    for key in ("two\nlines", "with\0nul", "bell\a"):
+        file.write_text(json.dumps({"aurora": key}))
+        with pytest.raises(Rejected, match="cannot stand in a header") as told:
+            await shop.deps.discs.api.get("/v1/discs", scope=VINYL, params={})
+        assert key not in str(told.value)
     assert shop.company.asked == []
 
 

@@ -27,7 +27,7 @@ from tidegate_kernel.postgres import Pool
 pytestmark = pytest.mark.servers
 
 _ROOT = Path(__file__).parents[2]
-BRISK = Pace(heartbeat=timedelta(seconds=1))
+BRISK = Pace(heartbeat=timedelta(seconds=2))
 REACH_BACK = timedelta(minutes=15)
 
 
@@ -260,11 +260,13 @@ async def test_killed_process_leaves_its_page_to_the_next(shop: Records, databas
     shop.stop.set()
     await host
 
-    states = await shop.pool.fetch("SELECT state, trigger FROM tidegate.job_run ORDER BY id")
-    assert [tuple(row) for row in states] == [("stalled", "schedule"), ("done", "retry")]
+    *gone, last = await shop.pool.fetch("SELECT state, trigger FROM tidegate.job_run ORDER BY id")
+    assert {row["state"] for row in gone} == {"stalled"}
+    assert tuple(last) == ("done", "retry")
     assert await shop.discs() == prices(*range(10))
     assert len(await shop.published()) == 10
-    assert [len(set(shop.pages[:3])), shop.pages[2:]] == [3, [shop.pages[2]] * 2]
+    assert len(set(shop.pages[:3])) == 3
+    assert set(shop.pages[3:]) == {shop.pages[2]}, "nothing before it was asked for again"
 
 
 async def ended(shop: Records) -> bool:
