@@ -14,9 +14,20 @@ if TYPE_CHECKING:
     from tidegate.testing.driver import Driver, run
     from tidegate.testing.jobs import NotSettled
     from tidegate.testing.memory import MemoryBroker
+    from tidegate.testing.schedules import scheduled_runs
     from tidegate.testing.views import DeadLetter, Published
 
-__all__ = ["DeadLetter", "Driver", "JobRun", "MemoryBroker", "MemorySink", "NotSettled", "Published", "run"]
+__all__ = [
+    "DeadLetter",
+    "Driver",
+    "JobRun",
+    "MemoryBroker",
+    "MemorySink",
+    "NotSettled",
+    "Published",
+    "run",
+    "scheduled_runs",
+]
 
 # The pytest plugin stands in this package and is loaded at every start of pytest: nothing else may come with it.
 _HOMES = {
@@ -28,6 +39,7 @@ _HOMES = {
     "NotSettled": "tidegate.testing.jobs",
     "Published": "tidegate.testing.views",
     "run": "tidegate.testing.driver",
+    "scheduled_runs": "tidegate.testing.schedules",
 }
 
 
