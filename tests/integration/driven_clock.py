@@ -7,11 +7,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any, ClassVar, Self
 from uuid import UUID, uuid4
 
 from pydantic import SecretStr
 
+from consumers.failure import RetryPolicy
 from tests.integration.disc_company import VINYL, Records, catalogue_job, record_shop
 from tests.integration.driven import Driven, Place
 from tests.integration.shop_books import AURORA, BookShop
@@ -31,6 +33,7 @@ from tidegate_kernel.permissions import Actor, Role
 from tidegate_kernel.settings import Settings
 
 ALICE = Actor("alice", Role.OPERATOR)
+_QUICK = RetryPolicy(attempts=3, unexpected_attempts=2, first_delay=timedelta(milliseconds=5))
 
 
 class ClockDriven(Driven):
@@ -39,10 +42,10 @@ class ClockDriven(Driven):
     scope: ClassVar[Scope] = AURORA
 
     def __init__(self, place: Place, app: App, job: ClockJob, *, deps: Any = None, clock: Clock | None = None) -> None:
+        job = replace(job, retry=_QUICK)
         self.place, self.job, self.deps, self.clock = place, job, deps, clock or SystemClock()
         self.app = replace(app, jobs=[], clock_jobs=[job])
         self.stop = asyncio.Event()
-        self.calls = 0
 
     async def work(self) -> None:
         await self._ask()
