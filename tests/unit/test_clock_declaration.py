@@ -94,6 +94,18 @@ def test_item_of_a_provider_is_done_once_for_each_version() -> None:
     assert not job.forgets_items, "what is forgotten would be done again when it is read again"
 
 
+@pytest.mark.parametrize(
+    "one, other", [(("lp", "1 mono"), ("lp 1", "mono")), (("lp 1", "v"), ("lp%201", "v")), (("", "a b"), (" a", "b"))]
+)
+def test_items_of_a_provider_whose_words_join_alike_are_two(one: tuple[str, str], other: tuple[str, str]) -> None:
+    """A provider's keys and versions hold what they like: the second of two that are taken for one would be lost."""
+    words = {"key": lambda item: item[0], "version": lambda item: item[1]}
+    job = ProviderSyncJob(**NEEDED | PROVIDER | words)
+    occasion = Occasion(JobCode("reconcile"), ACME, NIGHT)
+
+    assert job.item_identity(one, occasion) != job.item_identity(other, occasion)
+
+
 @pytest.mark.parametrize("field", ["retention", "is_sensitive"])
 def test_maintenance_job_needs_more(field: str) -> None:
     """What is kept for how long, and whether it is somebody's data."""

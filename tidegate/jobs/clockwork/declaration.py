@@ -367,7 +367,9 @@ class ProviderSyncJob(ClockJob):
     def item_identity(self, item: Any, occasion: Occasion) -> str:
         if self.idempotency_key is not None:
             return self.idempotency_key(item, occasion)
-        return f"{self.key(item)} {self.version(item)}"
+        # The first space ends the key: else key "lp" of version "1 mono" and "lp 1" of "mono" would be one item.
+        key = f"{self.key(item)}".replace("%", "%25").replace(" ", "%20")
+        return f"{key} {self.version(item)}"
 
 
 def _named(scopes: Collection[Scope]) -> str:
