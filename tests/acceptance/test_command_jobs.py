@@ -6,6 +6,7 @@ import json
 import signal
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import asyncpg
@@ -81,6 +82,21 @@ def test_dry_run_tells_what_would_go_and_removes_nothing(ready_cli: Cli, rows: R
     assert "is Tidegate's own upkeep" in upkeep.stderr
     assert rows("SELECT count(*) FROM payment WHERE cents = 500")[0][0] == 5
     assert rows("SELECT count(*) FROM tidegate.job WHERE service LIKE '%-cleaning'")[0][0] == 0, "nor was a run made"
+
+
+def test_documents_are_written_and_compared(clocked: Cli, tmp_path: Path) -> None:
+    """CI asks whether what is committed is what the declarations say: 1 names the file that is not."""
+    words = ("jobs", "docs", "--lang", "ru", "--root", str(tmp_path), "--out", str(tmp_path / "ru"))
+
+    written, current = clocked.run(*words), clocked.run(*words, "--check")
+    (tmp_path / "ru" / "notes.md").write_text("drifted\n", encoding="utf-8")
+    drifted = clocked.run(*words, "--check")
+
+    assert (written.returncode, current.returncode, drifted.returncode) == (0, 0, 1)
+    assert "notes.md is not current" in drifted.stdout
+    assert "## Назначение" in (tmp_path / "ru" / "asked.md").read_text(encoding="utf-8")
+    assert "## Back references" in clocked.run("jobs", "docs", "asked", "--root", str(tmp_path)).stdout
+    assert clocked.run("jobs", "docs", "--check").returncode == 2
 
 
 def test_worker_runs_what_the_clock_brings_and_what_is_asked_for(clocked: Cli, worker: Worker, rows: Rows) -> None:
