@@ -273,6 +273,28 @@ async def test_page_without_end_is_refused(shop: Records, monkeypatch: pytest.Mo
     assert (await shop.deps.discs.api.get("/v1/discs", scope=VINYL, params={})).content == "x" * 998
 
 
+async def test_etag_that_no_database_takes_is_left(shop: Records) -> None:
+    """A byte beyond ASCII in a header of somebody else ended the process's part that runs jobs, and all runs in it."""
+    asked: list[bytes] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(await reader.readuntil(b"\r\n\r\n"))
+        head = b'HTTP/1.1 200 OK\r\nETag: "caf\xe9"\r\nContent-Length: 12\r\nConnection: close\r\n\r\n'
+        writer.write(head + b'{"discs":[]}')
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        api = replace(shop.deps.discs.api, url=f"http://127.0.0.1:{port}")
+        shop.deps = replace(shop.deps, discs=replace(shop.deps.discs, api=api))
+        states = [await shop.sync(catalogue_job()) for _ in range(2)]
+
+    assert (states, len(asked)) == ([RunState.DONE] * 2, 2)
+    assert (await shop.cursor())["etag"] is None
+    assert b"If-None-Match" not in asked[1]
+
+
 async def test_cookie_of_one_tenant_is_not_sent_for_another(shop: Records) -> None:
     """G12: a session that the provider gave to a tenant would show its catalogue to all."""
     # By its name: for an address no client keeps cookies.

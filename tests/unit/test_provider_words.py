@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tidegate.jobs.clockwork.provider.cursor import SyncCursor
+from tidegate.jobs.clockwork.provider.pulling import LONGEST_ETAG, Pulled
 from tidegate.jobs.clockwork.provider.question import LONGEST_PAGE, Question
 from tidegate.jobs.clockwork.provider.retry_after import LEAST, LONGEST, UNSAID, http_date, pause_seconds
 from tidegate_kernel.errors import Rejected
@@ -98,6 +99,20 @@ def test_page_that_leads_nowhere_is_refused() -> None:
         question(page="p2").at("p2")
     with pytest.raises(Rejected, match="longer than"):
         question().at("p" * (LONGEST_PAGE + 1))
+
+
+@pytest.mark.parametrize("etag", ['"a"', 'W/"a!z"', '""', '"' + "e" * (LONGEST_ETAG - 2) + '"'])
+def test_etag_is_kept_as_it_was_told(etag: str) -> None:
+    """Sent back in any other form it would stand for nothing."""
+    assert Pulled(etag=etag).usable_etag == etag
+
+
+@pytest.mark.parametrize(
+    "etag", [None, "", "*", "abc", '"caf\udce9"', '"é"', '"a\0b"', '"a b"', '"a"\n', '"' + "e" * LONGEST_ETAG + '"']
+)
+def test_etag_that_cannot_be_kept_and_sent_back_is_none(etag: str | None) -> None:
+    """It only spares a page. One that no database takes would end the run, and `*` would hide all that is new."""
+    assert Pulled(etag=etag).usable_etag is None
 
 
 def cursor(**fields: Any) -> SyncCursor:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from tidegate_kernel.errors import Rejected, RetryLater, TidegateError, Transient
+
+LONGEST_ETAG = 1000
+"""Characters of an etag that is believed: it is kept, and sent with each call."""
+
+# Of what RFC 9110 allows, the printable part: bytes beyond ASCII come as halves of characters, which no database takes.
+_ETAG = re.compile(r'(W/)?"[\x21\x23-\x7e]*"')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +31,12 @@ class Pulled:
     as_of: datetime | None = None
     etag: str | None = None
     is_unchanged: bool = False
+
+    @property
+    def usable_etag(self) -> str | None:
+        """The etag, where it can be kept and sent back."""
+        etag = self.etag or ""
+        return etag if len(etag) <= LONGEST_ETAG and _ETAG.fullmatch(etag) else None
 
 
 class Throttled(RetryLater):

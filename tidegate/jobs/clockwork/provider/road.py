@@ -162,7 +162,7 @@ def _etag_of_all(question: Question, pulled: Pulled, *, most: int) -> str | None
     """
     if pulled.is_unchanged:
         return question.etag
-    return pulled.etag if question.page is None and len(pulled.items) < most else None
+    return pulled.usable_etag if question.page is None and len(pulled.items) < most else None
 
 
 class PulledItems(Items):
