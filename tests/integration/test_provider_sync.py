@@ -166,6 +166,18 @@ async def test_page_that_is_gone_makes_the_run_ask_from_the_beginning(shop: Reco
     assert shop.pages.count(None) == 2
 
 
+async def test_provider_that_keeps_no_page_but_the_first_ends_the_run(shop: Records) -> None:
+    """Else the run would ask from the beginning for as long as it may last, and so would each after it."""
+    shop.sell(*range(10))
+    shop.company.faults += [Fault(410, when=lambda asked: "page" in asked)] * 2
+
+    assert await shop.sync(catalogue_job(run_attempts=1)) is RunState.FAILED
+
+    row = await shop.run()
+    assert (row["error_class"].rpartition(".")[2], len(shop.pages)) == ("PageGone", 4)
+    assert not await shop.has_cursor()
+
+
 async def test_provider_that_names_the_page_it_was_asked_for_ends_the_run(shop: Records) -> None:
     """Else the run would go round for ever."""
     shop.sell(*range(10))

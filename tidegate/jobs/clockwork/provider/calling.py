@@ -117,7 +117,7 @@ class Calls:
         if isinstance(error, Throttled):
             return
         if isinstance(error, PageGone):
-            raise error
+            raise error from None  # the page is what is wrong, and not who asked for it
         try:
             reason = await self._hands.judge.verdict(attempts, failed)
         except Transient as nobodys:

@@ -76,13 +76,15 @@ class ProviderRoad(Road):
         return cursor, cursor.question(self._job.reach_back).based(base)
 
     async def _sync(self, cursor: SyncCursor, question: Question) -> Ending:
+        is_anew = False
         while (ending := await self._asked_meanwhile()) is None:
             try:
                 pulled = await self._pull(question)
             except PageGone:
-                if question.page is None:
+                # Once: a provider that keeps no page but the first would be asked round and round.
+                if question.page is None or is_anew:
                     raise
-                question = question.anew()
+                question, is_anew = question.anew(), True
                 continue
             question = question.not_later_than(pulled.as_of) if question.page is None else question
             following = None if pulled.next_page is None else question.at(pulled.next_page)
