@@ -7,24 +7,27 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from functools import partial
 
 import pytest
 from pydantic import SecretStr
 
 from dlq.states import LetterState
-from tests.integration.clockwork import Schedulers, StandingClock, Workshop, until
+from tests.integration.clockwork import Schedulers, Workshop, until
 from tests.integration.test_letter_retention import keep, make_job, states
-from tidegate import App
+from tidegate import App, Every
+from tidegate.jobs.clockwork import maintenance_upkeep
 from tidegate.jobs.clockwork.declaration import MaintenanceJob
 from tidegate.jobs.clockwork.history import RunRecord, recent_runs
 from tidegate.jobs.clockwork.maintenance_round import Round, UpkeepRoad
 from tidegate.jobs.clockwork.requests import cancel_run
 from tidegate.jobs.clockwork.runner import work_off
-from tidegate.jobs.clockwork.runs import ClaimedRun, ClockRunId, RunState
+from tidegate.jobs.clockwork.runs import ClaimedRun, RunState
 from tidegate.jobs.clockwork.scheduler import Scheduler
 from tidegate.resources import Resources
 from tidegate.upkeeping import Upkeep, open_upkeep
+from tidegate_kernel.clock import SystemClock
 from tidegate_kernel.errors import Transient
 from tidegate_kernel.metrics import Metrics
 from tidegate_kernel.permissions import Actor, Role
@@ -39,19 +42,27 @@ ALICE = Actor("alice", Role.OPERATOR)
 
 
 class Workers:
-    """Processes of a service without jobs of its own, on one database and by one clock."""
+    """Processes of a service without jobs of its own, on one database."""
 
     def __init__(self, pool: Pool, dsn: str) -> None:
-        self.pool, self.clock = pool, StandingClock()
-        self._settings, self._stop = Settings(postgres_dsn=SecretStr(dsn)), asyncio.Event()
+        self.pool, self._stop = pool, asyncio.Event()
+        self._settings = Settings(postgres_dsn=SecretStr(dsn))
         self.metrics = [Metrics(), Metrics()]
+
+    async def begin(self) -> None:
+        """A worker was there once, so that the schedules have begun."""
+        async with AsyncExitStack() as opened:
+            await self._start("w0", Metrics(), opened)
 
     @asynccontextmanager
     async def at_work(self, *, hours: int = 1) -> AsyncIterator[None]:
-        """Two workers that start, and go on when so many hours and a quarter have passed."""
+        """Two workers after so many hours in which there was none."""
+        await self.begin()
+        await self.pool.execute(
+            "UPDATE tidegate.job_clock SET scheduled_until = scheduled_until - make_interval(hours => $1)", hours
+        )
         async with AsyncExitStack() as opened:
             upkeeps = [await self._start(f"w{n}", each, opened) for n, each in enumerate(self.metrics)]
-            self.clock.move(hours=hours, minutes=15)
             running = [asyncio.create_task(upkeep.host.run(self._stop)) for upkeep in upkeeps]
             try:
                 yield
@@ -61,7 +72,7 @@ class Workers:
 
     async def _start(self, owner: str, metrics: Metrics, opened: AsyncExitStack) -> Upkeep:
         threads = opened.enter_context(ThreadPoolExecutor(1))
-        resources = Resources(self._settings, self.pool, self.clock, metrics, threads, owner)
+        resources = Resources(self._settings, self.pool, SystemClock(), metrics, threads, owner)
         return await open_upkeep(APP, [], resources, stop=self._stop)
 
     async def runs(self) -> list[RunRecord]:
@@ -73,7 +84,11 @@ class Workers:
 
 
 @pytest.fixture
-def workers(pool: Pool, database: str) -> Workers:
+def workers(pool: Pool, database: str, monkeypatch: pytest.MonkeyPatch) -> Workers:
+    """Rounds are due at once, half an hour ago and in half an hour again, whatever time it is."""
+    since_hour = (SystemClock().now() - timedelta(minutes=30) - datetime(1970, 1, 1, tzinfo=UTC)) % timedelta(hours=1)
+    monkeypatch.setattr(maintenance_upkeep, "_EVERY", Every(timedelta(hours=1), since_hour))
+    monkeypatch.setattr(maintenance_upkeep, "_SPREAD", timedelta(0))
     return Workers(pool, database)
 
 
@@ -101,22 +116,30 @@ async def test_downtime_is_made_up_for_by_one_round(workers: Workers) -> None:
     assert [(run.state, run.missed) for run in await workers.runs()] == [(RunState.DONE, 11)] * 3
 
 
-async def test_ended_runs_of_all_jobs_leave_with_the_upkeep(workers: Workers, pool: Pool) -> None:
+async def test_ended_runs_leave_with_the_upkeep(workers: Workers, pool: Pool) -> None:
     """History has its retention, that of upkeep itself among them: a week."""
+    await workers.begin()
+    for days in (6, 8):
+        await pool.execute(_ENDED, timedelta(days=days))
+
     async with workers.at_work():
-        await until(lambda: workers.are_done(3))
-    await pool.execute("UPDATE tidegate.job_run SET finished_at = $1", workers.clock.now())
-    first = {run.id for run in await workers.runs()}
+        await until(lambda: workers.are_done(4))
+        await until(lambda: _are_left(workers, 1))
 
-    later = Workers(pool, workers._settings.postgres_dsn.get_secret_value())
-    later.clock.at = workers.clock.now()
-    async with later.at_work(hours=8 * 24):
-        await until(lambda: later.are_done(3))
-        await until(partial(_are_gone, later, first))
+    ages = [SystemClock().now() - run.scheduled_at for run in await workers.runs()]
+    assert timedelta(days=6) < max(ages) < timedelta(days=7)
 
 
-async def _are_gone(workers: Workers, ids: set[ClockRunId]) -> bool:
-    return not ids & {run.id for run in await workers.runs()}
+_ENDED = """
+    INSERT INTO tidegate.job_run (job, scheduled_at, due_at, finished_at, trigger, state, lock_name)
+    SELECT id, now() - $1::interval, now() - $1::interval, now() - $1::interval, 'schedule', 'done', '-'
+    FROM tidegate.job WHERE code = 'tidegate.inbox'
+"""
+
+
+async def _are_left(workers: Workers, count: int) -> bool:
+    ended_long_ago = SystemClock().now() - timedelta(days=2)
+    return sum(run.scheduled_at < ended_long_ago for run in await workers.runs()) == count
 
 
 class Rounds:
