@@ -187,6 +187,15 @@ async def test_provider_that_names_the_page_it_was_asked_for_ends_the_run(shop: 
     assert "the page that it was asked for as the next one" in (await shop.run())["error_message"]
 
 
+async def test_provider_whose_pages_go_round_ends_the_run(shop: Records) -> None:
+    """A leads to B and B to A: the run sees that when it meets A again, and not after half an hour."""
+    shop.company.faults += [Fault(200, body=f'{{"discs": [], "next": "{name}"}}') for name in "ABA"]
+
+    assert await shop.sync(catalogue_job(run_attempts=1)) is RunState.FAILED
+    assert "already answered with" in (await shop.run())["error_message"]
+    assert shop.pages == [None, "A", "B"]
+
+
 async def test_failed_disc_is_met_again_until_its_price_is_right(shop: Records) -> None:
     """partial_failure='continue': the run passes over a disc that cannot be kept. The next runs ask since before it, so
     that it is tried again, until the provider has another version of it: then the old one is forgotten."""

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tidegate.jobs.clockwork.provider.cursor import SyncCursor
 from tidegate.jobs.clockwork.provider.pulling import LONGEST_ETAG, Pulled
-from tidegate.jobs.clockwork.provider.question import LONGEST_PAGE, Question
+from tidegate.jobs.clockwork.provider.question import LONGEST_PAGE, Question, Way
 from tidegate.jobs.clockwork.provider.retry_after import LEAST, LONGEST, UNSAID, http_date, pause_seconds
 from tidegate_kernel.errors import Rejected
 
@@ -99,6 +99,24 @@ def test_page_that_leads_nowhere_is_refused() -> None:
         question(page="p2").at("p2")
     with pytest.raises(Rejected, match="longer than"):
         question().at("p" * (LONGEST_PAGE + 1))
+
+
+@pytest.mark.parametrize(
+    "begun, names", [(None, ["a", "b", "a"]), ("a", ["b", "c", "a"]), (None, ["a", "b", "c", "b"])]
+)
+def test_pages_that_go_round_are_refused(begun: str | None, names: list[str]) -> None:
+    """Also where the run has begun in the midst of them, and however many there are."""
+    asked, way = question(page=begun), Way(question(page=begun))
+    *new, last = names
+    for name in new:
+        following = way.behind(asked, name)
+        assert following is not None
+        assert following.page == name
+        asked = following
+
+    with pytest.raises(Rejected, match="already answered with"):
+        way.behind(asked, last)
+    assert way.behind(asked, None) is None
 
 
 @pytest.mark.parametrize("etag", ['"a"', 'W/"a!z"', '""', '"' + "e" * (LONGEST_ETAG - 2) + '"'])

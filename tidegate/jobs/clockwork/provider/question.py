@@ -71,3 +71,21 @@ class Question:
         except msgspec.DecodeError:
             return None
         return cls(told.based_on, told.asked_at, told.began_at, told.since, told.page)
+
+
+class Way:
+    """Through the pages of an answer, from where a question is: none of them twice, or it would never end."""
+
+    def __init__(self, begun: Question) -> None:
+        # Hashes: names may be as long as addresses, and an answer may have any number of pages.
+        self._met = {hash(begun.page)}
+
+    def behind(self, question: Question, page: str | None) -> Question | None:
+        """The question at the page that is named as the next one; None: there is none. Raises Rejected."""
+        if page is None:
+            return None
+        following = question.at(page)
+        if hash(page) in self._met:
+            raise Rejected("the provider names a page as the next one that it has already answered with")
+        self._met.add(hash(page))
+        return following

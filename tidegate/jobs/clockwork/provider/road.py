@@ -16,7 +16,7 @@ from tidegate.jobs.clockwork.items import Item, Items, units_of
 from tidegate.jobs.clockwork.provider.calling import Calls, LeftAlone, Supply
 from tidegate.jobs.clockwork.provider.cursor import SyncCursor, forget_replaced, move_cursor, read_cursor
 from tidegate.jobs.clockwork.provider.pulling import PageGone, Pulled
-from tidegate.jobs.clockwork.provider.question import Question
+from tidegate.jobs.clockwork.provider.question import Question, Way
 from tidegate.jobs.clockwork.runner import Ending, Road
 from tidegate.jobs.clockwork.runs import ClaimedRun, RunState, cursor_of, progress_of
 from tidegate.jobs.clockwork.units import RunHands
@@ -76,7 +76,7 @@ class ProviderRoad(Road):
         return cursor, cursor.question(self._job.reach_back).based(base)
 
     async def _sync(self, cursor: SyncCursor, question: Question) -> Ending:
-        is_anew = False
+        way, is_anew = Way(question), False
         while (ending := await self._asked_meanwhile()) is None:
             try:
                 pulled = await self._pull(question)
@@ -85,9 +85,10 @@ class ProviderRoad(Road):
                 if question.page is None or is_anew:
                     raise
                 question, is_anew = question.anew(), True
+                way = Way(question)
                 continue
             question = question.not_later_than(pulled.as_of) if question.page is None else question
-            following = None if pulled.next_page is None else question.at(pulled.next_page)
+            following = way.behind(question, pulled.next_page)
             if (ending := await self._work_page(pulled, question, following)) is not None:
                 return ending
             if following is None:
@@ -99,9 +100,10 @@ class ProviderRoad(Road):
         """Each item that was asked for is done again; what the provider does not answer with any more stays."""
         while wanted := {identity for identity, _ in await self._asked_for()}:
             following: Question | None = question
+            way = Way(question)
             while wanted and following is not None:
                 pulled, page = await self._pull(following), following
-                following = None if pulled.next_page is None else following.at(pulled.next_page)
+                following = way.behind(page, pulled.next_page)
                 found = [item for item in self._items_of(pulled, page, following) if item.identity in wanted]
                 wanted -= {item.identity for item in found}
                 if (ending := await self._work_items(found)) is not None:
