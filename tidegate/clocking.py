@@ -37,7 +37,10 @@ _RESTART = RetryPolicy(name="restart")
 
 
 async def open_clock(app: App, jobs: Sequence[ClockJob], resources: Resources, *, stop: asyncio.Event) -> ClockHost:
-    """Registers the jobs and returns what runs them. Raises Misconfigured where they cannot start."""
+    """Registers the jobs and returns what runs them, by the clock of `resources`.
+
+    Raises Misconfigured where they cannot start.
+    """
     pace = Pace(grace=resources.settings.drain_timeout)
     scheduler = Scheduler(
         resources.pool,

@@ -9,7 +9,7 @@ import asyncio
 import gc
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import structlog
@@ -32,7 +32,7 @@ from tidegate.supervision import supervise, until_sink_found
 from tidegate.upkeeping import Upkeep, open_upkeep
 from tidegate.vitals import Vitals
 from tidegate_kernel import logs
-from tidegate_kernel.clock import SystemClock
+from tidegate_kernel.clock import ServerClock, SystemClock
 from tidegate_kernel.errors import Misconfigured, Transient
 from tidegate_kernel.event import JobCode
 from tidegate_kernel.kafka import join_group, open_reader, open_writer
@@ -101,7 +101,9 @@ async def _open_worker(
         writer = await opened.enter_async_context(open_writer(settings.kafka))
         vitals, more = Vitals(clock), [visible_route(app, Waiters(resources.pool, app.service, clock), clock)]
         port = await opened.enter_async_context(serve(settings, metrics=resources.metrics, health=vitals, more=more))
-        upkeep = await open_upkeep(app, parts, resources, stop=stop)
+        # Occurrences are the same for all processes: they go by the clock of the database.
+        by_database = replace(resources, clock=ServerClock(clock))
+        upkeep = await open_upkeep(app, parts, by_database, stop=stop)
         yield _Worker(
             resources,
             parts,
@@ -109,7 +111,7 @@ async def _open_worker(
             relay=OutboxRelay(resources.pool, writer, clock, metrics=resources.metrics),
             vitals=vitals,
             upkeep=upkeep,
-            by_clock=await open_clock(app, clock_jobs, resources, stop=stop) if clock_jobs else None,
+            by_clock=await open_clock(app, clock_jobs, by_database, stop=stop) if clock_jobs else None,
             port=port,
         )
 

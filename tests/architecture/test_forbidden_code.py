@@ -28,6 +28,7 @@ MAY_CATCH_EVERYTHING = {
         "Mediator.handler_name",
     ): "a name for a letter must not raise what the letter is about",
     ("tidegate/clocking.py", "run_clock"): "a scheduler that ends is started anew, whatever ended it",
+    ("tidegate/jobs/clockwork/host.py", "ClockHost._work"): "a defect in one run cuts off no other run of its process",
     ("tidegate/jobs/clockwork/runner.py", "_worked"): "whatever ends a run ends that run alone, and is its failure",
     ("tidegate/commands/loading.py", "_explained"): "a user's module may raise anything while it is imported",
     ("tidegate/supervision.py", "supervise"): "a loop that ends is started anew, whatever ended it",

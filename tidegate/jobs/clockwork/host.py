@@ -126,6 +126,9 @@ class ClockHost:
         except Transient as error:
             # Its lease runs out, and whoever finds it goes on with it.
             _log.warning(logs.RUN_LOST, job=self._hands[run.job].job.code, run=run.id, error=str(error))
+        except Exception as error:
+            # A defect in one run must not cut off the others of this process; found without a holder, it is `stalled`.
+            _log.error(logs.RUN_LOST, job=self._hands[run.job].job.code, run=run.id, exc_info=error)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._at_work.discard(task)

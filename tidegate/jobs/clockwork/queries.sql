@@ -52,7 +52,7 @@ UPDATE tidegate.job_clock SET scheduled_until = greatest(scheduled_until, $2) WH
 -- What there is to do for some jobs: how many runs of each are due and when the next is, and which runs have nobody who
 -- works on them any more. A lease that has ended is never renewed, so what is found gone stays gone. $1 jobs.
 SELECT
-    d.next_due_at, coalesce(d.jobs, '{}') AS jobs, coalesce(d.runs, '{}') AS runs,
+    now() AS now, d.next_due_at, coalesce(d.jobs, '{}') AS jobs, coalesce(d.runs, '{}') AS runs,
     coalesce(g.ids, '{}') AS gone, coalesce(g.tokens, '{}') AS tokens
 FROM (
     SELECT min(w.due_at) AS next_due_at, array_agg(w.job) AS jobs, array_agg(w.runs) AS runs
@@ -226,7 +226,7 @@ UPDATE tidegate.job_run AS r
 SET state = $4, finished_at = now(), moved_at = now(), error_class = $5, error_message = $6
 FROM held AS h
 WHERE r.id = $1 AND r.token = h.token AND r.state = 'running'
-RETURNING r.id
+RETURNING r.cancel_asked_by
 
 -- name: put_back
 -- The run is due again and goes on later where it is, by whoever is first. No row: it is somebody else's, or has ended.
@@ -277,8 +277,8 @@ ON CONFLICT (job, tenant, brand, idempotency_key) DO NOTHING
 RETURNING id
 
 -- name: run_of_request
--- The run that was asked for under a key, and what with. $1 job, $2 tenant, $3 brand, $4 key.
-SELECT r.id, r.parameters
+-- The run that was asked for under a key, for when and what with. $1 job, $2 tenant, $3 brand, $4 key.
+SELECT r.id, r.parameters, r.scheduled_at
 FROM tidegate.job_run AS r
 WHERE r.job = $1 AND r.tenant = $2 AND r.brand = $3 AND r.idempotency_key = $4
 

@@ -12,7 +12,7 @@ from tidegate.jobs.clockwork.declaration import ClockJob, ProviderSyncJob
 from tidegate.jobs.clockwork.inputs import read_input
 from tidegate.jobs.clockwork.runs import ClockRunId, RunState
 from tidegate.jobs.clockwork.scheduler import register_clock_job
-from tidegate.jobs.clockwork.scopes import AcrossScopes, lock_name
+from tidegate.jobs.clockwork.scopes import AcrossScopes, check_scope, is_storable, lock_name
 from tidegate_kernel.audit import permitted
 from tidegate_kernel.errors import Denied, Misconfigured
 from tidegate_kernel.event import NO_SCOPE, JobId, Scope
@@ -23,6 +23,8 @@ from tidegate_kernel.queries import load_queries
 _QUERIES = load_queries(__package__)
 
 _LONGEST_KEY = 200
+# What lies further off comes back from Postgres as no time at all.
+_YEARS = range(1970, 9999)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +68,7 @@ async def ask_for_run(
         made = await connection.fetchval(_QUERIES["ask_for_run"], *_arguments(service, number, request, actor, now))
         if made is not None:
             return Requested(ClockRunId(made), is_new=True)
-        return await _earlier(connection, number, request)
+        return await _earlier(connection, number, request, is_for_later=request.at > now)
 
 
 async def cancel_run(
@@ -87,21 +89,30 @@ async def cancel_run(
 
 
 def check_request(request: RunRequest) -> None:
-    """Raises Misconfigured for a run that the job is not declared for."""
-    job, scope = request.job, request.scope
+    """Raises Misconfigured for a run that the job is not declared for, or whose words cannot be kept."""
+    _check_scope(request.job, request.scope)
+    if request.key is not None and not (0 < len(request.key) <= _LONGEST_KEY and is_storable(request.key)):
+        raise Misconfigured(f"an idempotency key has 1 to {_LONGEST_KEY} characters of UTF-8, none of them NUL")
+    if not is_storable(request.reason):
+        raise Misconfigured("a reason is UTF-8 without NUL: it stands in the audit")
+    if request.at.year not in _YEARS:
+        raise Misconfigured(f"a run is asked for some time in the years {_YEARS[0]} to {_YEARS[-1]}, not {request.at}")
+    read_input(request.job.code, request.job.input, request.parameters)
+
+
+def _check_scope(job: ClockJob, scope: Scope) -> None:
     if isinstance(job.scopes, AcrossScopes):
         if scope != NO_SCOPE:
             raise Misconfigured(f"job {job.code!r} works on all tenants at once: it takes no tenant")
     elif not scope.tenant:
         raise Misconfigured(f"job {job.code!r} works on one tenant at a time: say which")
-    elif not callable(job.scopes) and scope not in job.scopes:
+    elif callable(job.scopes):
+        check_scope(job.code, scope)
+    elif scope not in job.scopes:
         known = ", ".join(sorted({each.tenant for each in job.scopes}))
         raise Misconfigured(
             f"job {job.code!r} is not declared for tenant {scope.tenant!r}, brand {scope.brand!r}; for {known}"
         )
-    if request.key is not None and not 0 < len(request.key) <= _LONGEST_KEY:
-        raise Misconfigured(f"an idempotency key has 1 to {_LONGEST_KEY} characters")
-    read_input(job.code, job.input, request.parameters)
 
 
 def _deed(service: str, request: RunRequest) -> Deed:
@@ -134,13 +145,17 @@ def _arguments(service: str, number: JobId, request: RunRequest, actor: Actor, n
     )
 
 
-async def _earlier(connection: Connection, number: JobId, request: RunRequest) -> Requested:
+async def _earlier(connection: Connection, number: JobId, request: RunRequest, *, is_for_later: bool) -> Requested:
     scope = request.scope
     row = await connection.fetchrow(_QUERIES["run_of_request"], number, scope.tenant, scope.brand, request.key)
     assert row is not None  # the conflict was with it
     if json.loads(row["parameters"]) != dict(request.parameters):
         raise Misconfigured(
             f"key {request.key!r} was used for run {row['id']}, with other parameters; take another key"
+        )
+    if is_for_later and row["scheduled_at"] != request.at:
+        raise Misconfigured(
+            f"key {request.key!r} was used for run {row['id']} at {row['scheduled_at']}; take another key"
         )
     return Requested(ClockRunId(row["id"]), is_new=False)
 

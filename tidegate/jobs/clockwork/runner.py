@@ -263,10 +263,11 @@ class _Closing:
             if ending.also is not None:
                 await ending.also(connection)
             cause = ending.cause
-            await end_run(
+            is_unwanted = await end_run(
                 connection, run, ending.state, error=None if cause is None else (cause.error_class, cause.message)
             )
-            if ending.state is RunState.FAILED and not ending.is_final and run.attempt < job.run_attempts:
+            is_final = ending.is_final or is_unwanted or run.attempt >= job.run_attempts
+            if ending.state is RunState.FAILED and not is_final:
                 await retry_run(connection, run.id, due_at=now + job.run_retry_delay)
 
     async def _was_written(self) -> bool:

@@ -17,6 +17,7 @@ from uuid import UUID
 
 import asyncpg
 
+from dlq.letters import text_for_postgres
 from tidegate_kernel.errors import LeaseLost
 from tidegate_kernel.event import JobId, Scope
 from tidegate_kernel.lease import Token
@@ -107,8 +108,12 @@ class Wish(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What there is to do: how many runs of each job are due, when the next is, and tokens of runs without a holder."""
+    """What there is to do: how many runs of each job are due, when the next is, and tokens of runs without a holder.
 
+    `now` is the database's.
+    """
+
+    now: datetime
     next_due_at: datetime | None
     due: Mapping[JobId, int]
     gone: Mapping[int, int]
@@ -129,7 +134,7 @@ async def look(connection: Connection, jobs: Sequence[JobId]) -> Found:
     row = await connection.fetchrow(_QUERIES["look"], list(jobs))
     assert row is not None
     due = {JobId(number): runs for number, runs in zip(row["jobs"], row["runs"], strict=True)}
-    return Found(row["next_due_at"], due, dict(zip(row["gone"], row["tokens"], strict=True)))
+    return Found(row["now"], row["next_due_at"], due, dict(zip(row["gone"], row["tokens"], strict=True)))
 
 
 async def claim_runs(
@@ -182,10 +187,16 @@ async def progress_of(connection: Connection, run: ClaimedRun) -> tuple[Tally, W
 
 async def end_run(
     connection: Connection, run: ClaimedRun, state: RunState, *, error: tuple[str, str] | None = None
-) -> None:
-    """The run has ended; `error`: class and message. Raises LeaseLost if it is not the holder's."""
-    if await connection.fetchval(_QUERIES["end_run"], *run.fence, state, *(error or (None, None))) is None:
+) -> bool:
+    """The run has ended; `error`: class and message. Returns whether somebody has asked for its end.
+
+    Raises LeaseLost if it is not the holder's.
+    """
+    told = [None, None] if error is None else [text_for_postgres(text) for text in error]
+    row = await connection.fetchrow(_QUERIES["end_run"], *run.fence, state, *told)
+    if row is None:
         raise _lost(run)
+    return row["cancel_asked_by"] is not None
 
 
 async def put_back(connection: Connection, run: ClaimedRun, *, due_at: datetime) -> None:

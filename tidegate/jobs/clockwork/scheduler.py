@@ -30,7 +30,7 @@ from tidegate.jobs.clockwork.runs import (
 from tidegate.jobs.clockwork.schedule import Occurrence, each_occurrence, jitter, newest_occurrence
 from tidegate.jobs.clockwork.scopes import lock_name, scopes_of
 from tidegate_kernel import logs
-from tidegate_kernel.clock import Clock
+from tidegate_kernel.clock import Clock, ServerClock
 from tidegate_kernel.event import JobId, Scope
 from tidegate_kernel.postgres import Connection, Pool, translated_errors
 from tidegate_kernel.queries import load_queries
@@ -60,7 +60,11 @@ async def register_clock_jobs(pool: Pool, service: str, jobs: Sequence[ClockJob]
 
 
 class Scheduler:
-    """The schedules of some jobs of a service, as one process sees them; `holder` names it on what it claims."""
+    """The schedules of some jobs of a service, as one process sees them; `holder` names it on what it claims.
+
+    A ServerClock is set by Postgres with each look: a process whose own clock is ahead makes no run too early, which
+    would also keep the others from making theirs.
+    """
 
     def __init__(
         self, pool: Pool, clock: Clock, *, service: str, holder: str, deps: Any = None, ttl: timedelta = LEASE_TTL
@@ -83,6 +87,7 @@ class Scheduler:
 
     async def begin(self, jobs: Sequence[ClockJob]) -> None:
         """The jobs are registered; a new or changed schedule owes nothing. Raises Misconfigured, Transient."""
+        await self.look()  # at the clock
         for job in jobs:
             async with self._transaction() as connection:
                 number = await register_clock_job(connection, self._service, job)
@@ -119,7 +124,9 @@ class Scheduler:
         """Returns what there is to do. Raises Transient."""
         with translated_errors("look for runs"):
             async with self._pool.acquire(timeout=10) as connection:
-                return await look(connection, list(self._jobs))
+                found = await look(connection, list(self._jobs))
+        self._hear(found.now)
+        return found
 
     async def held_up(self) -> Mapping[JobId, int]:
         """Returns how many due runs of each job wait because another run has their lock. Raises Transient."""
@@ -143,6 +150,10 @@ class Scheduler:
         for run in stalled:
             _log.warning(logs.RUN_STALLED, job=self._jobs[run.job].code, run=run.id, tenant=run.scope.tenant)
         return stalled
+
+    def _hear(self, now: datetime) -> None:
+        if isinstance(self._clock, ServerClock):
+            self._clock.hear(now)
 
     async def _make_runs_of(self, number: JobId, until: datetime, now: datetime) -> int:
         job = self._jobs[number]

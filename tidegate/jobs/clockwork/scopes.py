@@ -29,8 +29,30 @@ ScopeSource: TypeAlias = Callable[[Any], Awaitable[Sequence[Scope]]]
 Scopes: TypeAlias = Sequence[Scope] | ScopeSource | AcrossScopes
 
 
+# Percent-encoded, both names and those of service and job still make a key of an index.
+_LONGEST_NAME_BYTES = 200
+
+
+def is_storable(text: str) -> bool:
+    """Whether a text column of Postgres can hold it: no NUL, no lone surrogates."""
+    try:
+        return b"\0" not in text.encode()
+    except UnicodeEncodeError:
+        return False
+
+
+def check_scope(job: str, scope: Scope) -> None:
+    """Raises Misconfigured for a tenant or brand whose name Postgres cannot keep, or is too long for a lease."""
+    for name in scope.tenant, scope.brand:
+        if not is_storable(name) or len(name.encode()) > _LONGEST_NAME_BYTES:
+            raise Misconfigured(
+                f"job {job!r}: {name[:80]!r} is no name of a tenant or brand: at most {_LONGEST_NAME_BYTES} bytes of "
+                "UTF-8 without NUL"
+            )
+
+
 async def scopes_of(job: str, scopes: Scopes, deps: Any) -> Sequence[Scope]:
-    """Returns the scopes that are due now, each once, in a fixed order. Raises Misconfigured for one without a name.
+    """Returns the scopes that are due now, each once, in a fixed order. Raises Misconfigured as `check_scope`.
 
     Raises whatever a ScopeSource does.
     """
@@ -39,6 +61,8 @@ async def scopes_of(job: str, scopes: Scopes, deps: Any) -> Sequence[Scope]:
     listed = await scopes(deps) if callable(scopes) else scopes
     if NO_SCOPE in listed:
         raise Misconfigured(f"job {job!r}: scopes hold one without tenant and brand; AcrossScopes(reason) says that")
+    for scope in listed:
+        check_scope(job, scope)
     return sorted(set(listed), key=lambda scope: (scope.tenant, scope.brand))
 
 
