@@ -14,6 +14,7 @@ from dlq.envelope import MAX_HEADERS_BYTES
 from tests.integration.clockwork import ACME, NOON, ZEBRA, Schedulers, Workshop, forget_lease, minutely
 from tidegate import Context, Rejected
 from tidegate.jobs.clockwork.declaration import ScheduledJob
+from tidegate.jobs.clockwork.history import History
 from tidegate.jobs.clockwork.quarantine import (
     ItemChoice,
     LostItem,
@@ -379,3 +380,19 @@ async def test_replay_of_an_early_item_leaves_the_checkpoint_where_it_was(shop: 
     await worked(shop, job, scheduler)
 
     assert shop.handled == ["o000", "o001", "o002", "o001"]
+
+
+async def test_history_forgets_what_was_discarded_and_no_letter_that_nobody_has_decided_about(shop: Workshop) -> None:
+    """History has a retention; a dead letter that is undecided has none."""
+    shop.on_order = Closed("o001", "o002")
+    job = quarantining()
+    scheduler, _ = await failed(shop, job)
+    discarded = next(item.key for item in await lost(shop) if item.key.endswith("o001"))
+    choice = ItemChoice(job=job, scope=ACME, keys=[discarded])
+    await discard_items(shop.pool, BOSS, "tests", choice, reason="a test order", topic=TOPIC)
+    await shop.pool.execute("UPDATE tidegate.job_item SET decided_at = $1", shop.clock.now())
+
+    shop.clock.move(days=31)
+    await History(shop.pool, shop.clock, scheduler.jobs).forget()
+
+    assert [(key[-4:], outcome) for key, outcome in await shop.items()] == [("o002", "quarantined")]
