@@ -24,7 +24,7 @@ from tests.integration.clockwork import until
 from tests.integration.disc_company import KEY, VINYL, Records, catalogue_job, record_shop
 from tidegate import Circuit, RateLimit, Rejected, Scope, TidegateError
 from tidegate.jobs.clockwork.host import ClockHost, Pace
-from tidegate.jobs.clockwork.provider import http
+from tidegate.jobs.clockwork.provider import calling, http
 from tidegate.jobs.clockwork.provider.gate import Gate
 from tidegate.jobs.clockwork.requests import RunRequest, ask_for_run
 from tidegate.jobs.clockwork.runner import work_off
@@ -241,6 +241,36 @@ async def test_short_pause_is_waited_for(shop: Records) -> None:
 
     assert await shop.sync(catalogue_job()) is RunState.DONE
     assert len(shop.pages) == 2
+
+
+async def test_short_pauses_without_end_give_the_run_back(shop: Records, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is waited for, all of them are not: the run would keep its place in the process, and nobody who pauses or
+    cancels it would be heard, until it had taken too long and paid an attempt."""
+    monkeypatch.setattr(calling, "PATIENCE", 1.5 * SECOND)
+    shop.company.faults += [Fault(429, {"Retry-After": "0"})] * 8
+    job = catalogue_job()
+
+    assert await shop.sync(job) is RunState.DUE
+
+    row = await shop.run()
+    assert (row["attempt"], row["state"], row["due_at"] > shop.clock.now()) == (1, "due", True)
+    assert len(shop.pages) < 8
+
+
+async def test_cancelled_run_ends_while_the_provider_wants_to_be_left_alone(
+    shop: Records, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not put back, to be claimed once more only to hear of it."""
+    monkeypatch.setattr(calling, "PATIENCE", 1.5 * SECOND)
+    shop.company.faults += [Fault(429, {"Retry-After": "0"})] * 8
+
+    async def cancel() -> None:
+        await shop.pool.execute("UPDATE tidegate.job_run SET cancel_asked_by = 'alice'")
+
+    shop.company.before_answer = cancel
+
+    assert await shop.sync(catalogue_job()) is RunState.CANCELLED
+    assert (len(shop.pages) < 8, await shop.has_cursor()) == (True, False)
 
 
 async def test_refusal_of_the_provider_ends_the_run_for_good(shop: Records) -> None:

@@ -94,13 +94,13 @@ def application(company: Company) -> web.Application:
         tenant = company.tenant_of(request.headers.get("Authorization", ""))
         told = {"tenant": tenant or "", "etag": etag, "cookie": request.headers.get("Cookie")}
         company.asked.append(asked | {name: text for name, text in told.items() if text is not None})
+        if company.before_answer is not None:
+            await company.before_answer()
         if (fault := next((each for each in company.faults if each.when(asked)), None)) is not None:
             company.faults.remove(fault)
             return _faulty(request, fault)
         if tenant is None:
             return web.Response(status=401)
-        if company.before_answer is not None:
-            await company.before_answer()
         return _answer(company, asked, etag)
 
     app = web.Application()

@@ -25,7 +25,7 @@ from tidegate_kernel.postgres import Pool
 _log = structlog.get_logger(__name__)
 
 PATIENCE = timedelta(seconds=10)
-"""A run that would wait for longer is put back: others have its place in the process meanwhile."""
+"""A run that would wait for longer, for one page and in all, is put back: others have its place meanwhile."""
 
 # Others may have heard meanwhile that the provider wants to be left alone.
 _LONG_WAIT_SECONDS = 1.0
@@ -64,6 +64,7 @@ class Calls:
 
     def __init__(self, supply: Supply, hands: RunHands) -> None:
         self._gate, self._hands = supply.gate, hands
+        self._patient_until = 0.0
 
     async def pull(self, page: Arrival) -> Pulled:
         """Returns the provider's page. No transaction is open meanwhile.
@@ -72,6 +73,7 @@ class Calls:
         that no attempt is burnt; Interrupted where the process is to end; Transient.
         """
         attempts = Attempts()
+        self._patient_until = self._hands.clock.monotonic() + PATIENCE.total_seconds()
         while True:
             admission = await self._admitted()
             try:
@@ -92,18 +94,23 @@ class Calls:
         while True:
             admission = await self._gate.admit(patience=PATIENCE)
             wait_seconds = admission.wait_seconds
-            if not admission.is_admitted and wait_seconds > PATIENCE.total_seconds():
-                raise LeftAlone(self._gate.provider, timedelta(seconds=wait_seconds))
+            if not admission.is_admitted:
+                self._require_patience(wait_seconds)
             await self._wait(wait_seconds)
             if admission.is_trial or (admission.is_admitted and wait_seconds < _LONG_WAIT_SECONDS):
                 return admission
             if admission.is_admitted and not await self._gate.is_left_alone():
                 return admission
 
+    def _require_patience(self, wait_seconds: float) -> None:
+        """Raises LeftAlone: pauses that are short, but never end, would keep the run from whoever wants it to end."""
+        if self._hands.clock.monotonic() + wait_seconds > self._patient_until:
+            raise LeftAlone(self._gate.provider, timedelta(seconds=wait_seconds))
+
     async def _tell(self, error: Exception, admission: Admission) -> None:
         """Everybody who calls the provider knows what this call has come to."""
         if isinstance(error, Throttled):
-            seconds = UNSAID if error.said is None else min(max(error.said, LEAST), LONGEST)
+            seconds = _pause_of(error)
             await self._gate.pause(seconds)
             _log.warning(logs.PROVIDER_THROTTLED, provider=self._gate.provider, seconds=round(seconds, 1))
         if isinstance(error, Throttled | Poison | PageGone):
@@ -115,6 +122,7 @@ class Calls:
         """Returns when the call is to be made again. Raises what `pull` does."""
         error = failed.cause
         if isinstance(error, Throttled):
+            self._require_patience(_pause_of(error))
             return
         if isinstance(error, PageGone):
             raise error from None  # the page is what is wrong, and not who asked for it
@@ -133,3 +141,7 @@ class Calls:
         except TimeoutError:
             return
         raise Interrupted("the process is to end")
+
+
+def _pause_of(error: Throttled) -> float:
+    return UNSAID if error.said is None else min(max(error.said, LEAST), LONGEST)

@@ -50,7 +50,7 @@ class ProviderRoad(Road):
                 return await self._do_again(cursor.question_for_lost())
             return await self._sync(cursor, question)
         except LeftAlone as alone:
-            return Ending(RunState.DUE, why=str(alone), rest=alone.rest)
+            return await self._asked_meanwhile() or Ending(RunState.DUE, why=str(alone), rest=alone.rest)
 
     async def _require_access(self) -> None:
         """Raises Denied, which the audit keeps, before the provider hears of a scope that may not use it."""
