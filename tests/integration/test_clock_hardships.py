@@ -153,3 +153,14 @@ async def test_a_key_stands_for_its_time_too(shop: Workshop) -> None:
 
     assert await ask(shop, key="k") == run
     assert await ask(shop, key="l", at=later) == await ask(shop, key="l", at=later) != run
+
+
+async def test_a_run_of_next_month_is_no_backlog(shop: Workshop) -> None:
+    """The alert on runs that are due would fire until then."""
+    scheduler = await Schedulers(shop.pool, shop.clock).start(minutely(trigger=None))
+    await ask(shop, at=shop.clock.now() + timedelta(days=30))
+
+    found = await scheduler.look()
+
+    assert list(found.due.values()) == [0]
+    assert found.next_due_at == shop.clock.now() + timedelta(days=30)

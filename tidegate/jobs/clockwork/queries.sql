@@ -50,14 +50,14 @@ UPDATE tidegate.job_clock SET scheduled_until = greatest(scheduled_until, $2) WH
 
 -- name: look
 -- What there is to do for some jobs: how many runs of each are due and when the next is, and which runs have nobody who
--- works on them any more. A lease that has ended is never renewed, so what is found gone stays gone. $1 jobs.
+-- works on them any more. A lease that has ended is never renewed, so what is found gone stays gone. $1 jobs, $2 now.
 SELECT
     now() AS now, d.next_due_at, coalesce(d.jobs, '{}') AS jobs, coalesce(d.runs, '{}') AS runs,
     coalesce(g.ids, '{}') AS gone, coalesce(g.tokens, '{}') AS tokens
 FROM (
     SELECT min(w.due_at) AS next_due_at, array_agg(w.job) AS jobs, array_agg(w.runs) AS runs
     FROM (
-        SELECT r.job, min(r.due_at) AS due_at, count(*) AS runs
+        SELECT r.job, min(r.due_at) AS due_at, count(*) FILTER (WHERE r.due_at <= $2) AS runs
         FROM tidegate.job_run AS r
         WHERE r.job = ANY($1::smallint[]) AND r.state = 'due'
         GROUP BY r.job

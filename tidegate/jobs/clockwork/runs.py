@@ -129,9 +129,9 @@ class Stalled(NamedTuple):
     is_over: bool
 
 
-async def look(connection: Connection, jobs: Sequence[JobId]) -> Found:
+async def look(connection: Connection, jobs: Sequence[JobId], *, now: datetime) -> Found:
     """Returns what there is to do for `jobs`: all that an idle scheduler asks."""
-    row = await connection.fetchrow(_QUERIES["look"], list(jobs))
+    row = await connection.fetchrow(_QUERIES["look"], list(jobs), now)
     assert row is not None
     due = {JobId(number): runs for number, runs in zip(row["jobs"], row["runs"], strict=True)}
     return Found(row["now"], row["next_due_at"], due, dict(zip(row["gone"], row["tokens"], strict=True)))

@@ -124,7 +124,7 @@ class Scheduler:
         """Returns what there is to do. Raises Transient."""
         with translated_errors("look for runs"):
             async with self._pool.acquire(timeout=10) as connection:
-                found = await look(connection, list(self._jobs))
+                found = await look(connection, list(self._jobs), now=self._clock.now())
         self._hear(found.now)
         return found
 
