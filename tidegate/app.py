@@ -50,6 +50,7 @@ class App:
 
     def __post_init__(self) -> None:
         for job in self.jobs:
+            _check_reads_topics(job)
             if isinstance(job, ProjectionJob):
                 _check_sinks(job)
         object.__setattr__(self, "jobs", _one_for_each_sink(self.jobs))
@@ -107,7 +108,7 @@ class App:
             raise Misconfigured(
                 f"job {code!r} has several sinks, and each of them is a job of its own: name {' or '.join(several)}"
             )
-        known = ", ".join(sorted(job.code for job in self.jobs)) or "none"
+        known = ", ".join(sorted(self.codes)) or "none"
         raise Misconfigured(f"service {self.service!r} has no job {code!r}; its jobs: {known}")
 
     def group(self, code: JobCode) -> str:
@@ -198,6 +199,12 @@ def _check_order(job: OnceJob) -> None:
 
 def _one_for_each_sink(jobs: Sequence[Job]) -> Sequence[Job]:
     return [each for job in jobs for each in (job.of_each_sink() if isinstance(job, ProjectionJob) else [job])]
+
+
+def _check_reads_topics(job: object) -> None:
+    """Nothing but a type checker keeps a job by the clock out of the wrong list."""
+    if isinstance(job, ClockJob):
+        raise Misconfigured(f"job {job.code!r} runs by the clock; list it in App.clock_jobs")
 
 
 def _check_sinks(job: ProjectionJob) -> None:

@@ -171,6 +171,14 @@ def test_upkeep_is_found_by_its_code_and_its_codes_are_nobody_elses() -> None:
         app(replace(NIGHTLY, code="tidegate.nightly"))
 
 
+def test_job_by_the_clock_among_those_on_topics_is_refused_with_its_own_list() -> None:
+    """Whoever writes the first one puts it where all jobs have been so far."""
+    jobs: list[Any] = [NIGHTLY]
+
+    with pytest.raises(Misconfigured, match=r"job 'nightly' runs by the clock; list it in App\.clock_jobs"):
+        App(service="shop", owner="team-orders", jobs=jobs)
+
+
 def test_code_is_looked_for_among_jobs_of_every_kind() -> None:
     """`tidegate pause` and `tidegate run` take either."""
     shop = app(NIGHTLY)
@@ -178,8 +186,10 @@ def test_code_is_looked_for_among_jobs_of_every_kind() -> None:
     assert (shop.any_job("nightly"), shop.clock_job("nightly"), shop.codes) == (NIGHTLY, NIGHTLY, ["nightly"])
     with pytest.raises(Misconfigured, match="has no job 'ledger' by the clock; those are: nightly"):
         shop.clock_job("ledger")
-    with pytest.raises(Misconfigured, match="has no job 'ledger'"):
+    with pytest.raises(Misconfigured, match=r"has no job 'ledger'; its jobs: nightly$"):
         shop.any_job("ledger")
+    with pytest.raises(Misconfigured, match=r"has no job 'ledger'; its jobs: nightly$"):
+        shop.job("ledger")
     with pytest.raises(
         Misconfigured, match="'nightly' runs by the clock and reads no topic; 'tidegate jobs runs nightly'"
     ):
