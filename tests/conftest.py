@@ -14,6 +14,7 @@ from typing import Any
 
 import asyncpg
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.bouncer import Bouncer, running_bouncer
 from tests.side_by_side import SideBySide, place_in_order
@@ -24,6 +25,10 @@ from tidegate.stack.stack import Stack
 from tidegate.stack.state import default_folder
 
 _ALLOWED_SKIPS = Path(__file__).with_name("allowed_skips.txt")
+# A slow machine is no defect of a property.
+settings.register_profile("tidegate", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("tidegate")
+
 _ADDRESSES = pytest.StashKey[StackAddresses]()
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, field_validator
 
@@ -359,7 +359,6 @@ _records = st.builds(
 
 
 # The clock of a busy machine is not what this test is about.
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(records=st.lists(_records, max_size=6), unlisted=st.sampled_from(["skip", "dead_letter"]))
 def test_every_record_has_exactly_one_outcome_whatever_its_bytes(
     records: list[StoredRecord], unlisted: Unlisted

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from consumers.envelopes import CloudEvents, DebeziumOutbox, PlainJson
@@ -450,7 +450,6 @@ objects = st.dictionaries(st.sampled_from(_FIELDS), _JSON, max_size=8).map(
 
 
 # The clock of a busy machine is not what this test is about.
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(value=st.one_of(st.none(), st.binary(max_size=40), objects), headers=headers)
 def test_only_poison_leaves_an_envelope_whatever_the_bytes(value: bytes | None, headers: Any) -> None:
     """Anything else would stop the partition for a record that will never get better."""

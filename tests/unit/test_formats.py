@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, field_validator
 from pydantic.dataclasses import dataclass as pydantic_dataclass
@@ -332,7 +332,6 @@ nearly_json = st.recursive(
 
 
 # The clock of a busy machine is not what this test is about.
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(payload=st.one_of(st.binary(max_size=60), nearly_json))
 def test_only_poison_leaves_a_decoder_whatever_the_bytes(payload: bytes) -> None:
     """Anything else would stop the partition for a record that will never get better."""

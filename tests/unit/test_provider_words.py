@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.jobs.clockwork.provider.cursor import SyncCursor
@@ -54,7 +54,6 @@ def test_retry_after_is_read_in_both_forms_and_bounded(header: str | None, secon
     assert pause_seconds(header, now=NOW) == seconds
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.text() | st.from_regex(r"[A-Z][a-z]{2}, \d{2} [A-Z][a-z]{2} \d{4} \d\d:\d\d:\d\d [A-Z+-]\w{2,4}", fullmatch=True)
 )
@@ -70,7 +69,6 @@ def question(**fields: Any) -> Question:
     return Question(**told | fields)
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(since=st.none() | st.datetimes(timezones=st.just(UTC)), page=st.none() | st.text(min_size=1, max_size=40))
 def test_question_is_read_as_it_was_kept(since: datetime | None, page: str | None) -> None:
     """A retry goes on with the very question of the run before it, at the page where that stopped."""

@@ -17,7 +17,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from examples.shop.demo.place import Place, TrialFailed
 
 TIDEGATE = Path(sys.executable).with_name("tidegate")
-_READY_SECONDS = 40.0
+# A second or two by itself; two cores may have a dozen other things to do.
+_READY_SECONDS = 120.0
 _STOP_SECONDS = 40.0
 
 Samples = Mapping[tuple[str, str, str], float]
