@@ -10,6 +10,7 @@ import pytest
 
 from tests.integration.clockwork import ACME, Schedulers, Workshop, hosting, minutely, until
 from tidegate import Rejected
+from tidegate.jobs.clockwork.history import History
 from tidegate.jobs.clockwork.host import Pace
 from tidegate.jobs.clockwork.requests import RunRequest, ask_for_run
 from tidegate.jobs.clockwork.runner import work_off
@@ -164,3 +165,24 @@ async def test_a_run_of_next_month_is_no_backlog(shop: Workshop) -> None:
 
     assert list(found.due.values()) == [0]
     assert found.next_due_at == shop.clock.now() + timedelta(days=30)
+
+
+async def test_a_run_stays_as_long_as_one_of_its_items_waits_for_a_decision(shop: Workshop) -> None:
+    """A replay of it is told what the run was told: forgotten, it would be done with other parameters."""
+    await shop.prepare(acme=2)
+
+    async def refuse(order: str, _: object) -> None:
+        if order == "o001":
+            raise Rejected("no")
+
+    shop.on_order = refuse
+    job = minutely(partial_failure="quarantine")
+    _, run = await claimed(shop, partial_failure="quarantine")
+    assert await work_off(shop.hands(job), run) is RunState.DONE
+    shop.clock.at = datetime.now(UTC) + timedelta(days=400)
+    history = History(shop.pool, shop.clock, {run.job: job})
+
+    kept = await history.forget()
+    await shop.pool.execute("UPDATE tidegate.job_item SET outcome = 'discarded'")
+
+    assert (kept, await history.forget()) == (0, 1)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from examples.shop.exports.files import ExportFiles, ExportsAway
+from examples.shop.exports.files import ExportFiles, ExportsAway, file_of
 from examples.shop.exports.making import make_export
 from tests.integration.exports_process import STEPS
 from tests.integration.shop_exports import AURORA, OLD, OTHER, YOUNG, ExportShop
@@ -188,3 +188,13 @@ async def test_dry_run_tells_of_every_scope_and_removes_nothing(
     assert len(exports.on_disk()) == len(await exports.rows()) == 10
     assert await exports.pool.fetchval("SELECT count(*) FROM tidegate.job_run") == 0
     assert await exports.pool.fetchval("SELECT count(*) FROM tidegate.audit") == 0
+
+
+async def test_who_gives_up_on_a_disk_that_hangs_removes_nothing_more(exports: ExportShop) -> None:
+    """The thread goes on when the disk does; somebody may have asked for the rest to be kept by then."""
+    first, second = await exports.add(2)
+    asked = iter([False, True])
+
+    exports.files.remove([first, second], lambda: next(asked))
+
+    assert [file.name for file in exports.files.directory.glob("*.csv")] == [file_of(second)]

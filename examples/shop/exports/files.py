@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,13 +44,16 @@ class ExportFiles:
                 os.fsync(file.fileno())
             os.fsync(folder)
 
-    def remove(self, exports: Sequence[UUID]) -> None:
+    def remove(self, exports: Sequence[UUID], is_given_up: Callable[[], bool] = lambda: False) -> None:
         """None of the files is on disk, also after a power failure. Those that were gone already are no error.
 
+        `is_given_up` is asked before each: whoever waits for a disk that hangs gives up, and its rows are free again.
         Raises ExportsAway, and OSError for a file that cannot be removed.
         """
         with self._opened() as folder:
             for export in exports:
+                if is_given_up():
+                    return
                 with suppress(FileNotFoundError):
                     os.unlink(file_of(export), dir_fd=folder)
             # Before the rows go: a file that came back after a power failure would have nobody left who knows of it.

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from threading import Event
 from typing import Protocol
 from uuid import UUID
 
@@ -79,7 +80,11 @@ async def remove_exports(exports: Sequence[RemoveExport], ctx: Context[KeepsExpo
     scope = (ctx.scope.tenant, ctx.scope.brand)
     rows = await ctx.db.fetch(_LOCK, *scope, [export.id for export in exports], exports[0].expired_before)
     ids = [row["id"] for row in rows]
-    await ctx.thread(ctx.deps.exports.remove, ids)
+    given_up = Event()
+    try:
+        await ctx.thread(ctx.deps.exports.remove, ids, given_up.is_set)
+    finally:
+        given_up.set()  # a thread goes on when a disk that hung does: the rest may have to be kept by then
     await ctx.db.execute(_FORGET, *scope, ids)
 
 

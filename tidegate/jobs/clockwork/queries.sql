@@ -318,11 +318,14 @@ ORDER BY r.id DESC
 LIMIT $3
 
 -- name: drop_ended_runs
--- Some of the runs of a job that ended long ago. $1 job, $2 before when, $3 how many.
+-- Some of the runs of a job that ended long ago; not those whose items somebody has yet to decide about: a replay is told
+-- what they were told. $1 job, $2 before when, $3 how many.
 DELETE FROM tidegate.job_run
 WHERE id IN (
     SELECT r.id FROM tidegate.job_run AS r
-    WHERE r.job = $1 AND r.finished_at < $2
+    WHERE r.job = $1 AND r.finished_at < $2 AND NOT EXISTS (
+        SELECT FROM tidegate.job_item AS i WHERE i.run = r.id AND i.outcome <> 'done' AND i.outcome <> 'discarded'
+    )
     LIMIT $3
     FOR UPDATE SKIP LOCKED
 )
