@@ -23,6 +23,7 @@ from tidegate import (
     handle,
     handle_batch,
 )
+from tidegate.commands.dlq_output import say_what_is_not_shown
 from tidegate.jobs.clockwork.declaration import ClockJob, ProviderSyncJob, RateLimit
 from tidegate.jobs.registry import registry, unchecked_requests, upkeep_registry
 from tidegate_kernel.errors import Misconfigured
@@ -205,3 +206,13 @@ def test_function_that_does_not_say_what_it_makes_is_named() -> None:
     assert said.startswith("job 'nightly': ")
     assert "annotate what it returns" in said
     assert unchecked_requests(app(NIGHTLY)) == []
+
+
+def test_letters_of_a_job_by_the_clock_are_asked_for_elsewhere(capsys: pytest.CaptureFixture[str]) -> None:
+    """An item is a dead letter too, and `tidegate dlq list` shows none of them: "no such job" would be believed."""
+    say_what_is_not_shown(app(NIGHTLY), ["nightly", "ledger"], 0)
+
+    by_the_clock, unknown = capsys.readouterr().err.splitlines()
+    assert "'nightly' runs by the clock" in by_the_clock
+    assert "'tidegate jobs items nightly'" in by_the_clock
+    assert "has no job 'ledger' today" in unknown

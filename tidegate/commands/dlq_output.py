@@ -71,8 +71,11 @@ def say_what_is_not_shown(app: App, jobs: Sequence[str] | None, others: int) -> 
         are = "1 more of that kind is" if others == 1 else f"{others:,} more of that kind are"
         say(f"{are} quarantined or being replayed: --status quarantined --status replaying")
     known = sorted(job.code for job in app.jobs)
+    clocked = {job.code for job in (*app.clock_jobs, *app.upkeep_jobs)}
     for code in jobs or ():
-        if code not in known:
+        if code in clocked:
+            say(f"job {code!r} runs by the clock, and items are no records: 'tidegate jobs items {code}' shows them")
+        elif code not in known:
             say(f"service {app.service!r} has no job {code!r} today; its jobs: {', '.join(known)}")
 
 
