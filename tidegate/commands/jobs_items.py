@@ -118,7 +118,7 @@ def discard_command(
     app: AppOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Decide that nobody will do failed items: no run tries them again."""
+    """Decide that nobody will do failed items: no run of their occurrence tries them again."""
     loaded = load_app(app)
     choice = _choice(loaded, job, Scope(tenant, brand), item, letter, is_all=all_items)
     if not yes:

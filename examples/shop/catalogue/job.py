@@ -38,6 +38,6 @@ def disc_catalogue() -> ProviderSyncJob:
         tier="standard",
         purpose=Text(
             en="Brings the disc company's catalogue to every tenant that has a contract with it.",
-            ru="Переносит каталог поставщика дисков каждому арендатору, у которого с ним договор.",
+            ru="Переносит каталог поставщика дисков каждому tenant, у которого с ним договор.",
         ),
     )

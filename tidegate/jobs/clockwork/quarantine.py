@@ -34,7 +34,9 @@ _QUERIES = load_queries(__package__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LostItem:
-    """An item that failed. `key`: by what it is done once. One that is `quarantined` is tried again by no run.
+    """An item that failed. `key`: by what it is done once; one that is `quarantined` is tried by no run under it again.
+
+    Unless the job says otherwise the key holds the occurrence, so that a run of the next tries the item anew.
 
     `letter`: the dead letter that a quarantined one is. `replay`: the run that somebody has asked to do it again.
     """

@@ -262,9 +262,12 @@ ENGLISH: Mapping[str, str] = {
         "the run ends as `failed`; a business failure is not retried: `tidegate jobs run {job}` after a repair"
     ),
     "poison.quarantine": (
-        "quarantine: a dead letter in {topic}, no run tries it again; manual review by `tidegate jobs items {job}`, "
-        "replay by `tidegate jobs replay {job}`, permitted and audited"
+        "quarantine: a dead letter in {topic}; {again}; manual review by `tidegate jobs items {job}`, replay by "
+        "`tidegate jobs replay {job}`, permitted and audited"
     ),
+    "again.occasion": "no run of this occurrence tries it again, one of the next does where it meets it",
+    "again.own": "no run tries it again for as long as {key} gives it the same key",
+    "again.item_version": "no run tries this version of it again",
     # Observability.
     "logs": "{names}; each with job, run or partition, tenant where there is one",
     "traces.topics": "a span for each batch, linked to the producers' traces, with `tidegate.job`",
@@ -285,7 +288,7 @@ ENGLISH: Mapping[str, str] = {
     "alert.stuck": "stuck job",
     "alert.backlog": "backlog",
     "alert.freshness": "readers are behind the SLA of {sla}",
-    "alert.errors": "error rate",
+    "alert.errors": "errors",
     # Runbooks.
     "failure.behind": "it is behind, or nobody owns its partitions",
     "failure.letters": "dead letters",

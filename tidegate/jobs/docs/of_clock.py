@@ -111,7 +111,8 @@ def idempotency(sheet: Sheet, job: ClockJob) -> Iterator[str]:
     delays = {"first": sheet.span(policy.first_delay), "longest": sheet.span(policy.longest_delay)}
     run = {"runs": job.run_attempts, "delay": sheet.span(job.run_retry_delay)}
     yield sheet.point("repeatable", "repeatable.clock", **facts, **delays, **run)
-    yield sheet.point("poison", f"poison.{job.partial_failure}", job=job.code, topic=_letters(sheet, job))
+    poison = {"job": job.code, "topic": _letters(sheet, job), "again": _again(sheet, job)}
+    yield sheet.point("poison", f"poison.{job.partial_failure}", **poison)
 
 
 def metrics(_: ClockJob) -> Sequence[tuple[str, str]]:
@@ -133,6 +134,13 @@ def alerts(job: ClockJob) -> Sequence[tuple[str, str]]:
         ("errors", f"increase(tidegate_runs_total{failed}[1h]) > 0"),
         ("errors", f"increase(tidegate_run_items_total{failed}[1h]) > 0"),
     ]
+
+
+def _again(sheet: Sheet, job: ClockJob) -> str:
+    """For how long a quarantined item is left alone: as long as it has the key that it failed under."""
+    if job.idempotency_key is not None:
+        return sheet.say("again.own", key=code(function_name(job.idempotency_key)))
+    return sheet.say("again.item_version" if isinstance(job, ProviderSyncJob) else "again.occasion")
 
 
 def _letters(sheet: Sheet, job: ClockJob) -> str:
