@@ -26,7 +26,7 @@ from tidegate.jobs.docs.models import fields_of
 from tidegate.jobs.docs.references import naming
 from tidegate.jobs.docs.russian import RUSSIAN
 from tidegate.jobs.docs.sheet import WORDS, Sheet
-from tidegate.jobs.registry import registry
+from tidegate.jobs.registry import RegistryEntry, registry
 from tidegate.jobs.text import Language
 from tidegate_kernel import logs
 from tidegate_kernel.errors import Misconfigured
@@ -302,10 +302,10 @@ def test_fields_of_every_kind_of_model() -> None:
 def test_registry_has_all_fields_of_the_standard_for_every_kind(clocked: App) -> None:
     """JOBS.md section 3, and what section 2 asks of each kind."""
     needs = {
-        "ConsumerJob": {"idempotency", "retry", "dead-letter policy"},
-        "ProjectionJob": {"freshness SLA", "replay", "backfill"},
-        "FoldJob": {"freshness SLA", "replay", "backfill"},
-        "ScheduledJob": {"distributed lock", "checkpoint", "metrics"},
+        "ConsumerJob": {"idempotency", "retry policy", "dead-letter policy"},
+        "ProjectionJob": {"freshness objective", "replay", "backfill"},
+        "FoldJob": {"freshness objective", "replay", "backfill"},
+        "ScheduledJob": {"distributed lock", "checkpoint of", "metrics"},
         "MaintenanceJob": {"retention policy", "audit"},
         "ProviderSyncJob": {"access control", "rate limit", "circuit breaker"},
     }
@@ -317,6 +317,13 @@ def test_registry_has_all_fields_of_the_standard_for_every_kind(clocked: App) ->
         told = (entry.code, entry.service, entry.owner, entry.trigger, entry.command, entry.purpose, entry.type)
         assert all((*told, entry.idempotency_key, entry.lock_key, entry.checkpoint, entry.runbook)), entry.code
         assert (entry.freshness_sla is not None) == (entry.kind in ("ProjectionJob", "FoldJob"))
+
+
+def test_what_a_kind_needs_hides_no_field_of_the_registry(clocked: App) -> None:
+    """`tidegate jobs show` has both in one table: of two lines with one name a reader would see the later alone."""
+    for entry in [*registry(shop), *registry(clocked)]:
+        fields = {name.replace("_", " ") for name in RegistryEntry.__dataclass_fields__}
+        assert fields.isdisjoint(need.casefold() for need in entry.kind_needs), entry.code
 
 
 def test_text_says_it_in_both_languages_or_not_at_all() -> None:

@@ -30,7 +30,7 @@ _TYPES: Mapping[str, str] = {
 class RegistryEntry:
     """A job as the registry has it; every text is for people. None: the kind has no such thing.
 
-    `kind_needs`: what the standard asks of its kind, and how the declaration meets it.
+    `kind_needs`: what the standard asks of its kind, and how the declaration meets it; its words are no field's.
     """
 
     code: str
@@ -169,7 +169,7 @@ def _clock_needs(app: App, job: ClockJob) -> Mapping[str, str]:
             }
         case _:
             metrics = ", ".join(metric for _, metric in of_clock.metrics(job))
-            return {"distributed lock": of_clock.lock_of(app, job), "checkpoint": job.checkpoint, "metrics": metrics}
+            return {"distributed lock": of_clock.lock_of(app, job), "checkpoint of": job.checkpoint, "metrics": metrics}
 
 
 def _topic_needs(app: App, job: Job) -> Mapping[str, str]:
@@ -177,12 +177,12 @@ def _topic_needs(app: App, job: Job) -> Mapping[str, str]:
     if isinstance(job, ConsumerJob):
         return {
             "idempotency": "event ids claimed in the inbox, in the handlers' transaction",
-            "retry": f"{job.retry.attempts} times ({job.retry.name})",
+            "retry policy": f"{job.retry.attempts} times ({job.retry.name})",
             "dead-letter policy": f"{letters}, order {job.order!r}",
         }
     sink_job: SinkJob = job
     return {
-        "freshness SLA": f"{sink_job.freshness_sla} for {sink_job.freshness_objective:.0%} of the time",
+        "freshness objective": f"{sink_job.freshness_sla} for {sink_job.freshness_objective:.0%} of the time",
         "replay": f"tidegate dlq replay --job {job.code}",
         "backfill": f"tidegate run {job.code} --backfill",
     }
