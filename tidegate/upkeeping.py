@@ -16,7 +16,7 @@ from tidegate.clocking import hands_of
 from tidegate.jobs.clockwork.history import History
 from tidegate.jobs.clockwork.host import ClockHost, Pace
 from tidegate.jobs.clockwork.maintenance_round import Round, UpkeepRoad
-from tidegate.jobs.clockwork.maintenance_upkeep import INBOX, LETTERS, RUNS, tombstones_of
+from tidegate.jobs.clockwork.maintenance_upkeep import INBOX, LETTERS, RUNS, UPKEEP_HEARTBEAT, tombstones_of
 from tidegate.jobs.clockwork.scheduler import Scheduler, register_clock_jobs
 from tidegate.jobs.declaration import FoldJob, ProjectionJob
 from tidegate.jobs.tombstones import KeptSink, TombstoneUpkeep
@@ -24,10 +24,9 @@ from tidegate.resources import Resources
 from tidegate_kernel.errors import Misconfigured, Transient
 from tidegate_kernel.kafka_retention import read_retention
 
-# Nobody waits for it: it is looked for seldom, which costs an idle service next to nothing, and one round at a time
-# takes no connection from those that do what the service is there for. A round notices a stop at its next chunk; a
-# search that takes longer than the grace period is broken off, and begun again by another worker.
-UPKEEP_PACE = Pace(heartbeat=timedelta(seconds=60), runs_at_once=1, grace=timedelta(seconds=3))
+# One round at a time takes no connection from those that do what the service is there for. A round notices a stop at
+# its next chunk; a search that takes longer than the grace period is broken off, and begun again by another worker.
+UPKEEP_PACE = Pace(heartbeat=UPKEEP_HEARTBEAT, runs_at_once=1, grace=timedelta(seconds=3))
 
 
 @dataclass(frozen=True, slots=True)

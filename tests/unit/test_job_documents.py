@@ -26,8 +26,9 @@ from tidegate.jobs.docs.models import fields_of
 from tidegate.jobs.docs.references import naming
 from tidegate.jobs.docs.russian import RUSSIAN
 from tidegate.jobs.docs.sheet import WORDS, Sheet
-from tidegate.jobs.registry import RegistryEntry, registry
+from tidegate.jobs.registry import RegistryEntry, registry, upkeep_registry
 from tidegate.jobs.text import Language
+from tidegate.upkeeping import UPKEEP_PACE
 from tidegate_kernel import logs
 from tidegate_kernel.errors import Misconfigured
 from tidegate_kernel.metrics import Metrics
@@ -317,6 +318,33 @@ def test_registry_has_all_fields_of_the_standard_for_every_kind(clocked: App) ->
         told = (entry.code, entry.service, entry.owner, entry.trigger, entry.command, entry.purpose, entry.type)
         assert all((*told, entry.idempotency_key, entry.lock_key, entry.checkpoint, entry.runbook)), entry.code
         assert (entry.freshness_sla is not None) == (entry.kind in ("ProjectionJob", "FoldJob"))
+
+
+@pytest.mark.parametrize("language", Language)
+def test_document_of_upkeep_promises_only_what_a_round_does(language: Language) -> None:
+    """Its declaration has the fields of every job, and a round heeds few of them: no items, no pages, another lease."""
+    told = document(Sheet(shop, shop.clock_job("tidegate.inbox"), language))
+
+    span = Sheet(shop, shop.clock_job("tidegate.inbox"), language).span
+    assert span(UPKEEP_PACE.lease_ttl) in told
+    assert span(UPKEEP_PACE.lease_ttl / 3) in told
+    absent = (
+        "100",
+        "UpkeepRound",
+        "`str`,",
+        "tidegate.job_item",
+        "jobs items",
+        "policy `default`",
+        logs.RUN_ITEM_FAILED,
+    )
+    assert [each for each in absent if each in told] == []
+
+
+def test_registry_of_upkeep_has_nothing_of_items() -> None:
+    """What the document leaves out must not be read in `tidegate jobs show`."""
+    for entry in upkeep_registry(shop):
+        assert "item" not in f"{entry.retry} {entry.checkpoint} {entry.idempotency_key} {entry.unit}"
+        assert (entry.query, entry.partial_failure) == (None, "stop")
 
 
 def test_what_a_kind_needs_hides_no_field_of_the_registry(clocked: App) -> None:

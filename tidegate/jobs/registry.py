@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tidegate.app import App
 from tidegate.jobs.clockwork.declaration import ClockJob, MaintenanceJob, ProviderSyncJob
+from tidegate.jobs.clockwork.maintenance_upkeep import is_upkeep
 from tidegate.jobs.clockwork.scopes import AcrossScopes
 from tidegate.jobs.commands import commands_of
 from tidegate.jobs.declaration import ConsumerJob, FoldJob, Job, ProjectionJob, SinkJob, acts_once, batch_size_of
@@ -84,7 +85,24 @@ def unchecked_requests(app: App) -> Sequence[str]:
 
 def entry_of(app: App, job: Job | ClockJob) -> RegistryEntry:
     """What the registry says of a job."""
-    return _of_clock(app, job) if isinstance(job, ClockJob) else _of_topics(app, job)
+    if not isinstance(job, ClockJob):
+        return _of_topics(app, job)
+    return _of_upkeep(app, job) if is_upkeep(job) else _of_clock(app, job)
+
+
+def _of_upkeep(app: App, job: ClockJob) -> RegistryEntry:
+    """Upkeep asks no handler, and has no items: the defaults of its declaration mean nothing."""
+    return replace(
+        _of_clock(app, job),
+        query=None,
+        command="a round of its own",
+        idempotency_key="none: what is gone is not removed twice",
+        checkpoint="none: each run begins its round at the start",
+        unit="chunk of its round",
+        batch_size="as its round has it",
+        retry=f"a run {job.run_attempts} times",
+        partial_failure="stop",
+    )
 
 
 def _of_clock(app: App, job: ClockJob) -> RegistryEntry:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from tidegate.jobs.clockwork.declaration import ByRule, MaintenanceJob, Page
+from tidegate.jobs.clockwork.declaration import ByRule, ClockJob, MaintenanceJob, Page
 from tidegate.jobs.clockwork.schedule import Every
 from tidegate.jobs.clockwork.scopes import AcrossScopes
 
@@ -18,6 +18,10 @@ RESERVED = "tidegate."
 """What codes of these jobs begin with, and no others may."""
 
 INBOX, LETTERS, RUNS = f"{RESERVED}inbox", f"{RESERVED}letters", f"{RESERVED}runs"
+
+# Nobody waits for it: it is looked for seldom, which costs an idle service next to nothing.
+UPKEEP_HEARTBEAT = timedelta(seconds=60)
+UPKEEP_LEASE_TTL = UPKEEP_HEARTBEAT * 1.5
 
 # As often as it always was, but for letters: they are kept for months, and lie for an hour more.
 _EVERY = Every(timedelta(hours=1))
@@ -49,6 +53,11 @@ def upkeep_jobs(sinks: Sequence[str]) -> Sequence[MaintenanceJob]:
             for code in sinks
         ),
     ]
+
+
+def is_upkeep(job: ClockJob) -> bool:
+    """Whether the job is Tidegate's own: a round, without a query, items or a checkpoint."""
+    return job.code.startswith(RESERVED)
 
 
 def tombstones_of(code: str) -> str:

@@ -106,11 +106,13 @@ ENGLISH: Mapping[str, str] = {
         "{limit} for a call of a handler, then it is cut off; Postgres ends a transaction that is silent for {silence}"
     ),
     "max_duration.topics": "none: pure functions and writes to the store, each with a time limit of its own",
+    "max_duration.upkeep": "{limit} for a run; then it is cut off",
     "max_duration.clock": "{limit} for a run, {handler} for a call of a handler; then it is cut off",
     # Input model.
     "request.consumer": "Request model: the events {models}, which become {commands}.",
     "request.topics": "Request model: the events {models}.",
     "request.clock": "Request model: {query} asks for a page of items, {command} works on one of them.",
+    "request.upkeep": "Request model: none; a run is one round, and asks no handler of the service.",
     "request.input": "Parameters of a run: {model}.",
     "source.envelope": "envelope attribute {names}",
     "source.no_scope": "none: the topics tell no scope",
@@ -177,12 +179,15 @@ ENGLISH: Mapping[str, str] = {
         "What handlers publish is written to the outbox in the same transaction; the relay brings it to Kafka in the "
         "order of each key, at least once, with the same ids."
     ),
+    "step.upkeep.round": "Do one round: search what may leave and remove it, chunk by chunk, asking nobody for items.",
+    "step.upkeep.store": "Write down under the token after each chunk how much it removed; no checkpoint is kept.",
     "step.clock.end": "Release the lock, write the result of the run, metrics and the log.",
     # Transaction boundary.
     "unit.consumer": "a batch of one partition; after a failure each event under a savepoint of its own",
     "unit.projection": "a batch of one partition: apply to the store, then settle in one statement",
     "unit.stable": "a batch of one partition: begin its range, apply it under a stable name, settle",
     "unit.fold": "a batch of one partition; rendering is a unit of its own, key by key",
+    "unit.upkeep": "per chunk of removals; not all of them are in Postgres",
     "unit.item": "per item",
     "unit.batch": "per batch of up to {size} items; after a failure each item under a savepoint of its own",
     "stored.consumer": (
@@ -205,6 +210,10 @@ ENGLISH: Mapping[str, str] = {
         "entities of the handler, `tidegate.job_item`, `tidegate.job_checkpoint`, `tidegate.job_run`, "
         "`tidegate.outbox`. Deeds by hand are audited in `tidegate.audit`.{more}"
     ),
+    "stored.upkeep": (
+        "the run and its counts in `tidegate.job_run`, beside what is removed. Deeds by hand are audited in "
+        "`tidegate.audit`"
+    ),
     "stored.cursor": " The run that ends well moves `tidegate.provider_cursor`",
     "stored.audit": " Each chunk that removed something has its row in `tidegate.audit`",
     "external.consumer": "{calls}; what is published leaves after the commit, repeated until Kafka has it",
@@ -224,12 +233,14 @@ ENGLISH: Mapping[str, str] = {
     "partial.park": "continue: a dead letter in {topic}; later events of its key are parked, all others go on",
     "partial.skip": "continue: a dead letter in {topic}; later events of its key pass",
     "partial.projection": "continue: a dead letter in {topic}; a newer version of the document passes",
+    "partial_failure.upkeep": "stop: the run ends as `failed`; what it has removed stays removed",
     "partial.continue": "continue: the item is counted as failed, and tried again by the next run that meets it",
     "partial.stop": "stop: the run ends before the item; what it has done stands",
     "partial.quarantine": ("quarantine: the item becomes a dead letter in {topic}, the run goes on with the next"),
     # Idempotency and retry.
     "restart.topics": "from the position in Postgres; a batch that was cut off was rolled back whole",
     "restart.run": "a retry goes on behind the checkpoint of its run; the next occurrence begins at the start",
+    "restart.upkeep": "a retry begins a round anew, and finds less to remove",
     "restart.job": "every run goes on behind the checkpoint of the last one",
     "restart.provider.run": "a retry goes on at the page where its run broke off; the next occurrence asks anew",
     "restart.provider.job": "every run goes on at the page where a broken one stopped, with that one's question",
@@ -250,6 +261,7 @@ ENGLISH: Mapping[str, str] = {
         "pauses from {first} to {longest}, with jitter; {runs} attempts a run, {delay} apart. An outage of something "
         "that is needed costs no attempt"
     ),
+    "repeatable.upkeep": "{runs} attempts a run, {delay} apart; items have none",
     "poison.park": (
         "dead letter in {topic}, its key waits; replay by `tidegate dlq replay --job {job}`, permitted and audited"
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from datetime import timedelta
 
 from tidegate.app import App
 from tidegate.jobs.clockwork.declaration import ByRule, ClockJob, MaintenanceJob, ProviderSyncJob
@@ -44,15 +45,25 @@ def trigger(sheet: Sheet, job: ClockJob) -> str:
 
 
 def schedule(sheet: Sheet, job: ClockJob) -> Iterator[str]:
+    yield from times(sheet, job)
+    yield lock(sheet, job, LEASE_TTL)
+    yield sheet.point("batch_size", "batch_size.clock", size=job.batch_size)
+    limit = sheet.span(job.max_duration)
+    yield sheet.point("max_duration", "max_duration.clock", limit=limit, handler=sheet.span(job.handler_timeout))
+
+
+def times(sheet: Sheet, job: ClockJob) -> Iterator[str]:
+    """When it runs, and what becomes of an occurrence that has no run of its own."""
     yield f"- **{sheet.say('label.schedule')}**: {_schedule(sheet, job)}"
     if job.trigger is not None:
         yield sheet.point("missed", f"missed.{job.catch_up}", limit=job.catch_up_limit)
         yield sheet.point("overlap", f"overlap.{job.overlap}")
-    ttl, renewal = sheet.span(LEASE_TTL), sheet.span(LEASE_TTL / 3)
-    yield sheet.point("lock", "lock.clock", key=code(lock_of(sheet.app, job)), ttl=ttl, renewal=renewal)
-    yield sheet.point("batch_size", "batch_size.clock", size=job.batch_size)
-    limit = sheet.span(job.max_duration)
-    yield sheet.point("max_duration", "max_duration.clock", limit=limit, handler=sheet.span(job.handler_timeout))
+
+
+def lock(sheet: Sheet, job: ClockJob, ttl: timedelta) -> str:
+    """The line about its lease of that length."""
+    told, renewal = sheet.span(ttl), sheet.span(ttl / 3)
+    return sheet.point("lock", "lock.clock", key=code(lock_of(sheet.app, job)), ttl=told, renewal=renewal)
 
 
 def input_rows(sheet: Sheet, job: ClockJob) -> Iterator[Sequence[str]]:
@@ -74,15 +85,20 @@ def request_models(sheet: Sheet, job: ClockJob) -> str:
 
 def algorithm(sheet: Sheet, job: ClockJob) -> Iterator[str]:
     yield sheet.say("step.clock.lock", key=code(lock_of(sheet.app, job)))
-    yield f"{sheet.say('step.clock.scope')} {_scopes(sheet, job)}"
+    yield scope_step(sheet, job)
     query = {"query": code(requests_of(job.query)), "handlers": codes(handler_names(sheet.app, job.query))}
     load = "step.provider.load" if isinstance(job, ProviderSyncJob) else "step.clock.load"
     yield sheet.say(load, size=job.batch_size, key=code(function_name(job.key)), **query)
     command = {"command": code(requests_of(job.command)), "handlers": codes(handler_names(sheet.app, job.command))}
-    yield sheet.say("step.clock.apply", **command) + _rule(sheet, job)
+    yield sheet.say("step.clock.apply", **command) + rule_of(sheet, job)
     yield sheet.say("step.clock.store")
     yield sheet.say("step.clock.facts")
     yield sheet.say("step.clock.end")
+
+
+def scope_step(sheet: Sheet, job: ClockJob) -> str:
+    """Whose data a run sees."""
+    return f"{sheet.say('step.clock.scope')} {_scopes(sheet, job)}"
 
 
 def transaction(sheet: Sheet, job: ClockJob) -> Iterator[str]:
@@ -169,7 +185,7 @@ def _scopes(sheet: Sheet, job: ClockJob) -> str:
             return sheet.say("scopes.listed", scopes=codes(listed))
 
 
-def _rule(sheet: Sheet, job: ClockJob) -> str:
+def rule_of(sheet: Sheet, job: ClockJob) -> str:
     """What the kind itself lays down beside the handler."""
     match job:
         case MaintenanceJob():

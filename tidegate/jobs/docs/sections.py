@@ -7,8 +7,9 @@ from types import ModuleType
 from typing import Any
 
 from tidegate.jobs.clockwork.declaration import ClockJob
+from tidegate.jobs.clockwork.maintenance_upkeep import is_upkeep
 from tidegate.jobs.clockwork.schedule import Cron, Every
-from tidegate.jobs.docs import of_clock, of_topics
+from tidegate.jobs.docs import of_clock, of_topics, of_upkeep
 from tidegate.jobs.docs.coverage import Rule
 from tidegate.jobs.docs.sheet import Sheet, code, codes, kind_of, table
 
@@ -136,4 +137,6 @@ SECTIONS: Sequence[tuple[str, Callable[[Sheet], Iterator[str]]]] = (
 
 def _own(sheet: Sheet) -> ModuleType:
     """What is particular to the job's family."""
-    return of_clock if isinstance(sheet.job, ClockJob) else of_topics
+    if isinstance(sheet.job, ClockJob):
+        return of_upkeep if is_upkeep(sheet.job) else of_clock
+    return of_topics
