@@ -111,7 +111,8 @@ def tenants(count: int) -> Sequence[Scope]:
 class Workshop:
     """Everything that runs of one job are worked off with, on a table of orders by tenant.
 
-    `on_order` is what the handler does before it notes the order in `effect`.
+    `on_order` is what the handler does before it notes the order in `effect`. `pages`: behind which orders pages were
+    asked for.
     """
 
     pool: Pool
@@ -119,6 +120,7 @@ class Workshop:
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     answers: bool = True
     handled: list[str] = field(default_factory=list)
+    pages: list[str | None] = field(default_factory=list)
     on_order: Callable[[str, Context[None]], Awaitable[None]] | None = None
     outbox_limit: int = OUTBOX_LIMIT
 
@@ -131,6 +133,7 @@ class Workshop:
             )
 
     async def _orders(self, query: Orders, ctx: Context[None]) -> list[str]:
+        self.pages.append(query.page.after)
         rows = await ctx.db.fetch(
             "SELECT id FROM ord WHERE tenant = $1 AND id > coalesce($2, '') ORDER BY id LIMIT $3",
             query.page.scope.tenant,

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import ClassVar, Self
 
 from tidegate.stack.names import StackAddresses
-from tidegate_kernel.permissions import Actor
+from tidegate_kernel.permissions import Action, Actor
 from tidegate_kernel.postgres import Pool
 
 
@@ -37,6 +37,8 @@ class Driven(ABC):
     """Whether what comes behind a failing item waits for it."""
     is_mended_by_work: ClassVar[bool] = True
     """Whether an item that can be done by now is done by the next work, without anybody asking for it."""
+    deed_by_hand: ClassVar[Action] = Action.DLQ_REPLAY
+    """What `by_hand` is called in the audit."""
 
     @classmethod
     @abstractmethod
@@ -94,6 +96,10 @@ class Driven(ABC):
     @abstractmethod
     async def progress(self) -> int:
         """How many items the checkpoint has passed, by what is stored of it."""
+
+    def began_behind(self) -> int | None:
+        """How many items the latest work had behind it when it began, by what it asked for; None: it never asks."""
+        return None
 
     async def events(self) -> int | None:
         """How many events were published; None for a job that publishes none."""

@@ -3,49 +3,74 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from abc import abstractmethod
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import Any, ClassVar, Self
 from uuid import UUID, uuid4
 
 from pydantic import SecretStr
 
 from consumers.failure import RetryPolicy
+from examples.shop.exports.removal import RemoveExport, place_of
+from tests.integration.clockwork import until
 from tests.integration.disc_company import VINYL, Records, catalogue_job, record_shop
 from tests.integration.driven import Driven, Place
 from tests.integration.shop_books import AURORA, BookShop
 from tests.integration.shop_exports import ExportShop
-from tidegate import App, Scope
+from tidegate import App, Handler, Scope
 from tidegate.clocking import hands_of
-from tidegate.jobs.clockwork.declaration import ClockJob
+from tidegate.jobs.clockwork.declaration import ClockJob, Page
+from tidegate.jobs.clockwork.provider.question import Question
+from tidegate.jobs.clockwork.quarantine import ItemChoice, replay_items
 from tidegate.jobs.clockwork.requests import RunRequest, ask_for_run
 from tidegate.jobs.clockwork.runner import work_off
-from tidegate.jobs.clockwork.runs import ClaimedRun, RunState
+from tidegate.jobs.clockwork.runs import ClaimedRun, RunState, claim_runs
 from tidegate.jobs.clockwork.scheduler import Scheduler
 from tidegate.jobs.commands import commands_of
 from tidegate.resources import Resources
 from tidegate_kernel.clock import Clock, SystemClock
 from tidegate_kernel.metrics import Metrics
-from tidegate_kernel.permissions import Actor, Role
+from tidegate_kernel.permissions import Action, Actor, Role
 from tidegate_kernel.settings import Settings
 
 ALICE = Actor("alice", Role.OPERATOR)
+_Before = Callable[[Any], Awaitable[None]]
 _QUICK = RetryPolicy(attempts=3, unexpected_attempts=2, first_delay=timedelta(milliseconds=5))
 
 
 class ClockDriven(Driven):
-    """Runs of one scope, asked for by hand; what differs is what there is to do."""
+    """Runs of one scope, asked for by hand; what differs is what there is to do.
+
+    A page, or what is one transaction of it, holds fewer items than are offered wherever a checkpoint is looked at.
+    """
 
     scope: ClassVar[Scope] = AURORA
+    pages: Sequence[str | None] = ()
+    """Behind which places the latest work has asked for a page, in order."""
 
     def __init__(self, place: Place, app: App, job: ClockJob, *, deps: Any = None, clock: Clock | None = None) -> None:
         job = replace(job, retry=_QUICK)
         self.place, self.job, self.deps, self.clock = place, job, deps, clock or SystemClock()
         self.app = replace(app, jobs=[], clock_jobs=[job])
         self.stop = asyncio.Event()
+
+    @abstractmethod
+    def passed(self, after: str | None) -> int:
+        """How many of the items that were offered a page behind `after` leaves out."""
+
+    def next_page(self, cursor: str | None) -> str | None:
+        """Behind what the next page is asked for, by what is stored of the checkpoint."""
+        return cursor
+
+    def page_of(self, query: Any) -> Page:
+        """What a handler of the job's query is asked for."""
+        page: Page = query.page
+        return page
 
     async def work(self) -> None:
         await self._ask()
@@ -59,15 +84,13 @@ class ClockDriven(Driven):
 
     async def work_with_a_death(self) -> None:
         await self._ask()
-        hangs = asyncio.Event()
-        dying = asyncio.create_task(self._process(await self._claim(), before=self._hang_at_second_call(hangs)))
-        await asyncio.wait_for(hangs.wait(), 30)
-        dying.cancel()
-        await asyncio.wait([dying])
+        await self._die(await self._claim())
+        passed = await self.progress()
         await self.place.pool.execute("UPDATE tidegate.lease SET expires_at = now()")
         successor = await self._scheduler("successor")
         await successor.end_stalled(await successor.look())
         assert await self._process(await self._claim("successor")) is RunState.DONE
+        assert 0 < passed == self.began_behind(), "a retry goes on at the checkpoint"
 
     async def work_stopped(self) -> None:
         await self._ask()
@@ -75,24 +98,38 @@ class ClockDriven(Driven):
         async def ask_to_stop() -> None:
             self.stop.set()
 
-        assert await self._process(await self._claim(), before=ask_to_stop) is RunState.DUE
+        assert await self._process(await self._claim(), before=_at_call(2, ask_to_stop)) is RunState.DUE
         self.stop.clear()
 
     async def go_on(self) -> None:
+        passed = await self.progress()
         assert await self._process(await self._claim()) is RunState.DONE
+        assert 0 < passed == self.began_behind(), "a run that was put back goes on at the checkpoint"
 
     async def contend(self) -> int:
-        await self._ask()
-        await self._ask()
-        claimed = [await (await self._scheduler(holder)).claim(5) for holder in ("one", "two")]
-        for (run,) in filter(None, claimed):
-            await self._process(run)
-        at_once = sum(map(len, claimed))
+        """Both claim while the other does; the one who lost waits inside Postgres for the winner's lease.
+
+        Then the winner is taken for dead, and is at work beside whoever has the lease after it.
+        """
+        for _ in range(2):
+            await self._ask()
+        winner = await self._claim_against("two")
+        await self.place.pool.execute("UPDATE tidegate.lease SET expires_at = now()")
+        successor = await self._scheduler("two")
+        await successor.end_stalled(await successor.look())
+        ended = await asyncio.gather(self._process(winner), self._process(await self._claim("two")))
         await self._process(await self._claim("two"))
-        return at_once
+        return sum(state is RunState.DONE for state in ended)
 
     async def by_hand(self, actor: Actor) -> None:
-        await self._ask(actor)
+        rows = await self.place.pool.fetch("SELECT key FROM tidegate.job_item WHERE outcome <> 'done'")
+        choice = ItemChoice(job=self.job, scope=self.scope, keys=[row["key"] for row in rows])
+        assert choice.keys, "nothing has failed"
+        now = self.clock.now()
+        replayed = await replay_items(self.place.pool, actor, self.app.service, choice, reason="a test", now=now)
+        run = await self._claim()
+        assert (run.is_replay, [run.id]) == (True, replayed.runs)
+        assert await self._process(run) is RunState.DONE
 
     async def failed(self) -> int:
         found: int = await self.place.pool.fetchval("SELECT count(*) FROM tidegate.job_item WHERE outcome <> 'done'")
@@ -100,8 +137,11 @@ class ClockDriven(Driven):
         return found or ended
 
     async def progress(self) -> int:
-        count: int = await self.place.pool.fetchval("SELECT sum(processed + failed)::bigint FROM tidegate.job_run")
-        return count
+        cursor: str | None = await self.place.pool.fetchval("SELECT cursor FROM tidegate.job_checkpoint")
+        return self.passed(self.next_page(cursor))
+
+    def began_behind(self) -> int:
+        return self.passed(self.pages[0])
 
     async def _ask(self, actor: Actor = ALICE, *, key: str | None = None) -> int:
         now = self.clock.now()
@@ -112,47 +152,85 @@ class ClockDriven(Driven):
         (run,) = await (await self._scheduler(holder)).claim(1)
         return run
 
+    async def _claim_against(self, loser: str) -> ClaimedRun:
+        """A claim whose COMMIT comes once another process, which has found the other run of the scope, waits for it."""
+        scheduler, rival, pool = await self._scheduler("one"), await self._scheduler(loser), self.place.pool
+        async with pool.acquire() as connection:
+            pid = await connection.fetchval("SELECT pg_backend_pid()")
+            async with connection.transaction():
+                (run,) = await claim_runs(connection, list(scheduler.jobs), now=self.clock.now(), limit=1, holder="one")
+                losing = asyncio.create_task(rival.claim(1))
+                await until(partial(self._is_waited_for, pid))
+        assert await losing == [], "one lease"
+        return run
+
+    async def _is_waited_for(self, pid: int) -> bool:
+        """Whether somebody waits for a lock of that server process."""
+        waits = "SELECT count(*) > 0 FROM pg_stat_activity WHERE $1 = ANY(pg_blocking_pids(pid))"
+        return bool(await self.place.pool.fetchval(waits, pid))
+
     async def _scheduler(self, holder: str) -> Scheduler:
         scheduler = Scheduler(self.place.pool, self.clock, service=self.app.service, holder=holder, deps=self.deps)
         await scheduler.begin([self.job])
         return scheduler
 
-    async def _process(
-        self, run: ClaimedRun, *, before: Callable[[], Awaitable[None]] | None = None
-    ) -> RunState | None:
+    async def _process(self, run: ClaimedRun, *, before: _Before | None = None) -> RunState | None:
         settings = Settings(postgres_dsn=SecretStr(self.place.dsn))
-        app = self.app if before is None else _watched(self.app, self.job, before)
+        self.pages = asked = list[str | None]()
+
+        async def note(query: Any) -> None:
+            asked.append(self.page_of(query).after)
+
+        app = _watched(self.app, self.job.query, note)
+        if before is not None:
+            app = _watched(app, self.job.command, before)
         with ThreadPoolExecutor(1) as threads:
             resources = Resources(settings, self.place.pool, self.clock, Metrics(), threads, "tests", self.deps)
             return await work_off(hands_of(app, self.job, resources, stop=self.stop), run)
 
-    def _hang_at_second_call(self, hangs: asyncio.Event) -> Callable[[], Awaitable[None]]:
-        calls = 0
+    async def _die(self, run: ClaimedRun) -> None:
+        """The process is gone in the middle of the third call of a handler."""
+        hangs = asyncio.Event()
 
-        async def before() -> None:
-            nonlocal calls
-            calls += 1
-            if calls == 2:
-                hangs.set()
-                await asyncio.Event().wait()
+        async def hang() -> None:
+            hangs.set()
+            await asyncio.Event().wait()
 
-        return before
+        dying = asyncio.create_task(self._process(run, before=_at_call(3, hang)))
+        await asyncio.wait_for(hangs.wait(), 30)
+        dying.cancel()
+        await asyncio.wait([dying])
 
 
-def _watched(app: App, job: ClockJob, before: Callable[[], Awaitable[None]]) -> App:
-    """The app, whose handlers of the job's commands call `before` first."""
+def _at_call(number: int, act: Callable[[], Awaitable[None]]) -> _Before:
+    """`act` before the handler that is called as the `number`th."""
+    calls = 0
+
+    async def before(_: object) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == number:
+            await act()
+
+    return before
+
+
+def _watched(app: App, maker: Callable[..., Any], before: _Before) -> App:
+    """The app, whose handlers of what `maker` makes call `before` first, with it."""
 
     def watching(function: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
         async def watched(*arguments: Any) -> Any:
-            await before()
+            await before(arguments[0])
             return await function(*arguments)
 
         return watched
 
-    mine = commands_of(job.command)
-    handlers = [
-        replace(each, function=watching(each.function)) if each.command in mine else each for each in app.handlers
-    ]
+    def watched_handler(handler: Handler) -> Handler:
+        function = watching(handler.function)
+        return replace(handler, function=function, prepare=function if handler.fetches else handler.prepare)
+
+    mine = commands_of(maker)
+    handlers = [watched_handler(each) if each.command in mine else each for each in app.handlers]
     return replace(app, handlers=handlers)
 
 
@@ -167,17 +245,22 @@ class ExpiredExportsDriven(ClockDriven):
         shop = ExportShop(place.pool, place.dsn, place.folder / "exports")
         await shop.prepare()
         made = cls(place, shop.app, shop.job, deps=_Files(shop.files))
-        made.shop, made.bad = shop, []
+        made.shop, made.bad, made.places = shop, [], []
         yield made
 
     shop: ExportShop
     bad: list[UUID]
+    places: list[str]
+
+    def passed(self, after: str | None) -> int:
+        return 0 if after is None else self.places.index(after) + 1
 
     async def offer(self, count: int) -> None:
-        await self.shop.add(count)
+        for _ in range(count):
+            await self._add()
 
     async def offer_bad(self) -> None:
-        (export,) = await self.shop.add(1)
+        export = await self._add()
         self.shop.name_of(export).unlink()
         self.shop.name_of(export).mkdir()
         self.bad.append(export)
@@ -188,6 +271,12 @@ class ExpiredExportsDriven(ClockDriven):
 
     async def done(self) -> int:
         return sum(await self.shop.audited_items())
+
+    async def _add(self) -> UUID:
+        (export,) = await self.shop.add(1)
+        at = await self.place.pool.fetchval("SELECT requested_at FROM export WHERE id = $1", export)
+        self.places.append(place_of(RemoveExport(export, at, at)))
+        return export
 
 
 class _Files:
@@ -214,6 +303,9 @@ class ReconciliationDriven(ClockDriven):
     shop: BookShop
     customers: int
 
+    def passed(self, after: str | None) -> int:
+        return 0 if after is None else int(after.removeprefix("n"))
+
     async def offer(self, count: int) -> None:
         for _ in range(count):
             await self._differ(700)
@@ -236,23 +328,41 @@ class ReconciliationDriven(ClockDriven):
 
 
 class DiscCatalogueDriven(ClockDriven):
-    """Items are discs whose price has changed; a bad one has a price below nothing, and its run stops there."""
+    """Items are discs whose price has changed; a bad one has a price below nothing, and its run stops there.
+
+    The item that stops a run is no dead letter: what it did is rolled back, and the next run meets it again. So nothing
+    is left that could be replayed, and what somebody can ask for is a run, which is what `by_hand` does.
+    """
 
     code = "disc-catalogue"
     scope = VINYL
     stops_at_failure = True
+    deed_by_hand = Action.RUN_TRIGGER
 
     @classmethod
     @asynccontextmanager
     async def at(cls, place: Place) -> AsyncIterator[Self]:
         async with record_shop(place.pool, place.dsn, place.folder / "keys.json") as records:
-            job = catalogue_job(run_attempts=2)
+            job = catalogue_job(run_attempts=2, batch_size=2)
             made = cls(place, records.app(job), job, deps=records.deps, clock=records.clock)
             made.records, made.sold = records, 0
             yield made
 
     records: Records
     sold: int
+
+    def passed(self, after: str | None) -> int:
+        """A page is named by the disc it begins behind: what comes behind it as the company sees it now."""
+        found = self.records.company.page(self.scope.brand, None, after, self.sold)
+        return self.sold - len(found.discs)
+
+    def next_page(self, cursor: str | None) -> str | None:
+        question = Question.read(cursor)
+        return None if question is None else question.page
+
+    def page_of(self, query: Any) -> Page:
+        page: Page = query.pull
+        return page
 
     async def offer(self, count: int) -> None:
         for _ in range(count):
@@ -271,6 +381,12 @@ class DiscCatalogueDriven(ClockDriven):
     async def work(self) -> None:
         self.records.clock.move(minutes=1)
         await super().work()
+
+    async def by_hand(self, actor: Actor) -> None:
+        assert not await self.place.pool.fetchval("SELECT count(*) FROM tidegate.job_item"), "nothing to be replayed"
+        self.records.clock.move(minutes=1)
+        await self._ask(actor)
+        assert await self._process(await self._claim()) is RunState.DONE
 
     async def done(self) -> int:
         return len(await self.records.published())

@@ -118,10 +118,13 @@ async def test_partial_failure_keeps_the_checkpoint_and_the_retry_goes_on_there(
     before = await shop.effects()
     is_broken = False
     again = await claimed(scheduler)
+    first_again = {"item": 6, "batch": 4}[unit]
+    checkpoint = await shop.cursor()
     shop.handled.clear()
+    shop.pages.clear()
 
     assert await work_off(shop.hands(job), again) is RunState.DONE
-    first_again = {"item": 6, "batch": 4}[unit]
+    assert checkpoint == shop.pages[0] == f"o{first_again - 1:03}"
     assert before == [f"acme/o{number:03}" for number in range(first_again)]
     assert shop.handled == [f"o{number:03}" for number in range(first_again, 10)]
     assert await shop.effects() == [f"acme/o{number:03}" for number in range(10)]

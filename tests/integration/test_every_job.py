@@ -72,7 +72,11 @@ async def test_nothing_to_do_is_done_well(job: Driven) -> None:
 
 @pytest.mark.covers("partial_failure")
 async def test_partial_failure_keeps_the_checkpoint(job: Driven) -> None:
-    """What was done stays done, the rest is known, and the next work goes on there."""
+    """What was done stays done, the rest is known, and the next work goes on there.
+
+    Where a job by the clock does not stop at a failure, its next occasion looks at everything anew; that its retry goes
+    on at the checkpoint is part of `work_with_a_death`.
+    """
     await job.offer(2)
     await job.offer_bad()
     await job.offer(2)
@@ -84,11 +88,12 @@ async def test_partial_failure_keeps_the_checkpoint(job: Driven) -> None:
 
     assert before == ((2, 1, 2) if job.stops_at_failure else (4, 1, 5))
     assert await job.done() == (5 if job.is_mended_by_work else 4)
+    assert job.began_behind() in (None, 2 if job.stops_at_failure else 0)
 
 
 @pytest.mark.covers("single_runner")
 async def test_two_processes_never_do_the_same_work(job: Driven) -> None:
-    """Whoever is not the owner finishes nothing, also where it believes that it is."""
+    """Whoever is not the owner finishes nothing, also where it believes that it is, and both are at it at once."""
     await job.offer(4)
 
     assert await job.contend() == 1
@@ -125,10 +130,13 @@ async def test_replay_by_hand_needs_a_permission_and_is_audited(job: Driven) -> 
     with pytest.raises(Denied):
         await job.by_hand(VICTOR)
     refused = await _last_deed(job)
+    left = (await job.done(), await job.failed())
+    await job.mend()
     await job.by_hand(ANNA)
 
-    assert refused == ("victor", "denied")
-    assert await _last_deed(job) == ("anna", "done")
+    assert (refused, left) == (("victor", job.deed_by_hand, "denied"), (0, 1))
+    assert await _last_deed(job) == ("anna", job.deed_by_hand, "done")
+    assert await job.done() == (1 if job.is_mended_by_work else 0)
 
 
 @pytest.mark.covers("cancellation")
@@ -152,10 +160,10 @@ def test_every_job_of_the_shop_is_in_the_suite() -> None:
     assert set(covering_tests(file.parent, [file])) == {(code, rule) for code in codes for rule in Rule}
 
 
-async def _last_deed(job: Driven) -> tuple[str, str]:
-    """By whom, and how it ended."""
+async def _last_deed(job: Driven) -> tuple[str, str, str]:
+    """By whom, what, and how it ended."""
     row = await job.place.pool.fetchrow(
-        "SELECT actor, outcome FROM tidegate.audit WHERE actor IN ('anna', 'victor') ORDER BY seq DESC LIMIT 1"
+        "SELECT actor, action, outcome FROM tidegate.audit WHERE actor IN ('anna', 'victor') ORDER BY seq DESC LIMIT 1"
     )
     assert row is not None
-    return row["actor"], row["outcome"]
+    return row["actor"], row["action"], row["outcome"]
