@@ -94,6 +94,16 @@ the day. (dict "of" LABELS "rules" VALUES) */}}
   for: 0m
   summary: "A run of {{ "{{ $labels.job }}" }} has failed or its process is gone."
   expr: sum by (namespace, service, job) (increase(tidegate_runs_total{ {{- $of -}} ,outcome=~"failed|stalled"}[1h])) > 0
+- name: TidegateItemsFail
+  severity: warning
+  for: 0m
+  summary: "Runs of {{ "{{ $labels.job }}" }} could not do items, which failed or are quarantined."
+  expr: sum by (namespace, service, job) (increase(tidegate_run_items_total{ {{- $of -}} ,outcome="failed"}[1h])) > 0
+- name: TidegateRunsHeldUp
+  severity: warning
+  for: 30m
+  summary: "Runs of {{ "{{ $labels.job }}" }} wait for the lock of another run all the time."
+  expr: sum by (namespace, service, job) (increase(tidegate_run_lock_contention_total{ {{- $of -}} }[10m])) > 0
 - name: TidegateInboxUpkeepLate
   severity: warning
   for: 1h
