@@ -118,7 +118,7 @@ class Metrics:
             "runs", "Runs of jobs by the clock by how they left their process.", ["job", "outcome"]
         )
         self.run_items = self._counter("run_items", "Items of runs by what became of them.", ["job", "outcome"])
-        self.runs_due = self._job_gauge("runs_due", "Runs that are due by now and that nobody works on; of all workers.")
+        self.runs_due = self._job_gauge("runs_due", "Runs due by now that nobody works on; of all workers.")
         self.run_contention = self._counter(
             "run_lock_contention", "Looks at a due run whose lock another run held, so that it had to wait.", ["job"]
         )
