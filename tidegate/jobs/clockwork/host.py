@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 import structlog
 
 from tidegate.jobs.clockwork.runner import work_off
-from tidegate.jobs.clockwork.runs import HEARTBEAT, ClaimedRun, Found, RunState
+from tidegate.jobs.clockwork.runs import HEARTBEAT, ClaimedRun, Found, RunState, Tally
 from tidegate.jobs.clockwork.scheduler import Scheduler
 from tidegate.jobs.clockwork.units import RunHands
 from tidegate_kernel import logs
@@ -67,6 +67,8 @@ class ClockHost:
         self._at_work: set[asyncio.Task[None]] = set()
         self._wake = asyncio.Event()
         self.last_sign = clock.monotonic()
+        for each in hands.values():
+            _count_from_zero(metrics, each.job.code)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Returns after `stop`, with every run given back after its unit in hand, or cut off after the grace period."""
@@ -161,3 +163,12 @@ class ClockHost:
             await asyncio.wait(self._at_work, timeout=self._pace.grace.total_seconds())
         for task in self._at_work:
             task.cancel()
+
+
+def _count_from_zero(metrics: Metrics, code: str) -> None:
+    """Prometheus sees no increase in a counter that begins at one: the first failure would raise no alert."""
+    for state in (RunState.FAILED, RunState.STALLED):
+        metrics.runs.labels(code, state)
+    for outcome in Tally._fields:
+        metrics.run_items.labels(code, outcome)
+    metrics.run_contention.labels(code)
