@@ -34,7 +34,7 @@ _LOCK = 0x7265_6164_6D65  # "readme"
 
 def _block(language: str) -> str:
     found = re.findall(rf"^```{language}\n(.*?)^```$", _README.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-    return str(found[0 if language == "python" else -1])
+    return str(next(block for block in found if language != "sh" or "--app shop:app" in block))
 
 
 @pytest.fixture

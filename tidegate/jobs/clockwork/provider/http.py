@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-import aiohttp
 import msgspec
 from pydantic import SecretStr
 
@@ -19,6 +18,9 @@ from tidegate.jobs.clockwork.provider.retry_after import http_date, pause_second
 from tidegate_kernel.clock import Clock, SystemClock
 from tidegate_kernel.errors import Rejected
 from tidegate_kernel.event import Scope
+
+if TYPE_CHECKING:  # a service without a provider does not wait for its client
+    import aiohttp
 
 LONGEST_BODY = 16 * 1024 * 1024
 """Bytes of a page: a provider that sends more would fill the memory of the process, not its catalogue."""
@@ -59,6 +61,8 @@ class HttpProvider:
     @staticmethod
     def open_session() -> aiohttp.ClientSession:
         """Returns a session for any number of providers, to be entered. It keeps no cookies: they would mix tenants."""
+        import aiohttp
+
         return aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar())
 
     async def get(self, path: str, *, scope: Scope, params: Mapping[str, str], etag: str | None = None) -> HttpAnswer:
@@ -66,6 +70,8 @@ class HttpProvider:
 
         Raises Throttled, ProviderAway, AccessRefused, PageGone (410), Rejected for any other answer.
         """
+        import aiohttp
+
         try:
             async with self.session.get(
                 f"{self.url.rstrip('/')}{path}",
