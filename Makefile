@@ -34,7 +34,7 @@ test: static ## All checks and all tests; ends the servers it started
 	$(PY) scripts/all_tests.py $(SIDE_BY_SIDE)
 
 check: static ## Format, lint, types, imports, unit and architecture tests; needs no server
-	$(PY) -m pytest $(SIDE_BY_SIDE) $(wildcard tests/unit tests/architecture)
+	$(PY) scripts/all_tests.py $(SIDE_BY_SIDE) $(wildcard tests/unit tests/architecture)
 
 static: setup
 	.venv/bin/ruff format --check $(SOURCES)
