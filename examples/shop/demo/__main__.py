@@ -14,25 +14,17 @@ from pathlib import Path
 
 import asyncpg
 
+from examples.shop.demo.ending import carried_out
 from examples.shop.demo.letter import one_letter
-from examples.shop.demo.place import Place, TrialFailed
+from examples.shop.demo.place import Place
 from examples.shop.demo.report import Report, print_report
 from examples.shop.demo.sabotage import Sabotage
 from examples.shop.demo.trial import Options, run_trial
 
 
 def main() -> int:
-    """Runs the trial; returns 0 if nothing is wrong, 1 if something is, 2 if it could not be carried out."""
-    try:
-        report, place = asyncio.run(run_trial(_options()))
-    except KeyboardInterrupt:
-        print("demo: stopped; the servers stay up, 'make down' ends them", file=sys.stderr)
-        return 130
-    except (TrialFailed, BaseExceptionGroup) as error:
-        if (reason := _reason(error)) is None:
-            raise
-        print(f"demo: {reason}", file=sys.stderr)
-        return 2
+    """Runs the trial; returns 0 if nothing is wrong, 1 if something is. Ends as `carried_out`."""
+    report, place = carried_out("demo", run_trial(_options()))
     letter = asyncio.run(_letter(place))
     if file := os.environ.get("DEMO_JSON"):
         Path(file).write_text(json.dumps(report.as_json(), indent=2))
@@ -66,13 +58,6 @@ def _next_commands(place: Place, report: Report) -> list[str]:
         f".venv/bin/python -m examples.check_shop --prefix {place.prefix}{limit}",
         "DEMO_SABOTAGE=stale make demo",
     ]
-
-
-def _reason(error: BaseException) -> str | None:
-    """Why the trial could not go on; None for what nobody foresaw."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return str(error) if isinstance(error, TrialFailed) else None
 
 
 if __name__ == "__main__":

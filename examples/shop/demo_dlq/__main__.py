@@ -6,30 +6,21 @@ report there; DEMO_SABOTAGE=drop|double|stale spoils one effect before the check
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import sys
 from pathlib import Path
 
-from examples.shop.demo.place import Place, TrialFailed
+from examples.shop.demo.ending import carried_out
+from examples.shop.demo.place import Place
 from examples.shop.demo_dlq.pickup import OPEN_ORDERS
 from examples.shop.demo_dlq.report import Report, print_report
 from examples.shop.demo_dlq.trial import Options, Spoilt, run_trial
 
 
 def main() -> int:
-    """Runs the story; returns 0 if nothing is wrong, 1 if something is, 2 if it could not be carried out."""
-    try:
-        report, place = asyncio.run(run_trial(_options()))
-    except KeyboardInterrupt:
-        print("demo-dlq: stopped; the servers stay up, 'make down' ends them", file=sys.stderr)
-        return 130
-    except (TrialFailed, BaseExceptionGroup) as error:
-        if (reason := _reason(error)) is None:
-            raise
-        print(f"demo-dlq: {reason}", file=sys.stderr)
-        return 2
+    """Runs the story; returns 0 if nothing is wrong, 1 if something is. Ends as `carried_out`."""
+    report, place = carried_out("demo-dlq", run_trial(_options()))
     if file := os.environ.get("DEMO_JSON"):
         Path(file).write_text(json.dumps(report.as_json(), indent=2))
     print_report(report, _next_commands(place, report))
@@ -54,13 +45,6 @@ def _next_commands(place: Place, report: Report) -> list[str]:
         f".venv/bin/python -m examples.check_shop --prefix {place.prefix}{limit} --recovered {OPEN_ORDERS}",
         "DEMO_SABOTAGE=unmended make demo-dlq",
     ]
-
-
-def _reason(error: BaseException) -> str | None:
-    """Why the story could not go on; None for what nobody foresaw."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return str(error) if isinstance(error, TrialFailed) else None
 
 
 if __name__ == "__main__":

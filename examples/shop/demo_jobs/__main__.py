@@ -6,30 +6,21 @@ DEMO_SABOTAGE=drop|double|stale spoils one effect before the check.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import sys
 from pathlib import Path
 
-from examples.shop.demo.place import Place, TrialFailed
+from examples.shop.demo.ending import carried_out
+from examples.shop.demo.place import Place
 from examples.shop.demo.sabotage import Sabotage
 from examples.shop.demo_jobs.report import print_report
 from examples.shop.demo_jobs.trial import Options, run_trial
 
 
 def main() -> int:
-    """Runs the story; returns 0 if nothing is wrong, 1 if something is, 2 if it could not be carried out."""
-    try:
-        report, place = asyncio.run(run_trial(_options()))
-    except KeyboardInterrupt:
-        print("demo-jobs: stopped; the servers stay up, 'make down' ends them", file=sys.stderr)
-        return 130
-    except (TrialFailed, BaseExceptionGroup) as error:
-        if (reason := _reason(error)) is None:
-            raise
-        print(f"demo-jobs: {reason}", file=sys.stderr)
-        return 2
+    """Runs the story; returns 0 if nothing is wrong, 1 if something is. Ends as `carried_out`."""
+    report, place = carried_out("demo-jobs", run_trial(_options()))
     if file := os.environ.get("DEMO_JSON"):
         Path(file).write_text(json.dumps(report.as_json(), indent=2))
     print_report(report, _next_commands(place))
@@ -51,13 +42,6 @@ def _next_commands(place: Place) -> list[str]:
         ".venv/bin/tidegate audit list",
         "DEMO_SABOTAGE=double make demo-jobs",
     ]
-
-
-def _reason(error: BaseException) -> str | None:
-    """Why the story could not go on; None for what nobody foresaw."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return str(error) if isinstance(error, TrialFailed) else None
 
 
 if __name__ == "__main__":
