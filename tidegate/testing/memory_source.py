@@ -5,19 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 from uuid import UUID
 
 import structlog
 
 from tidegate.testing.groups import Group
 from tidegate.testing.log import Log
+from tidegate.testing.memory_topics import MemoryTopics
 from tidegate_kernel import logs
 from tidegate_kernel.event import Record, TopicPartition
 from tidegate_kernel.source import Assigned, ClientDied, LogRange, NotAssigned, Revoked, SourceFailure
-
-if TYPE_CHECKING:
-    from tidegate.testing.memory import MemoryBroker
 
 _log = structlog.get_logger(__name__)
 
@@ -40,7 +37,7 @@ class MemorySource:
 
     def __init__(
         self,
-        broker: MemoryBroker,
+        broker: MemoryTopics,
         group: Group | None,
         topics: Sequence[str],
         *,

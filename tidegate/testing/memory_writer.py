@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from tidegate.testing.log import Log
+from tidegate.testing.memory_topics import MemoryTopics
 from tidegate_kernel.event import TopicPartition
 from tidegate_kernel.source import MessageTooLarge, NotAcknowledged, Outgoing
-
-if TYPE_CHECKING:
-    from tidegate.testing.memory import MemoryBroker
 
 
 class MemoryWriter:
     """`RecordWriter` on a MemoryBroker."""
 
-    def __init__(self, broker: MemoryBroker) -> None:
+    def __init__(self, broker: MemoryTopics) -> None:
         self._broker = broker
 
     async def write(self, records: Sequence[Outgoing]) -> Sequence[NotAcknowledged | None]:
@@ -45,7 +42,7 @@ def _size(record: Outgoing) -> int:
 class Transaction:
     """A producer's transaction. Until it ends, readers stop before its first record."""
 
-    def __init__(self, broker: MemoryBroker, number: int) -> None:
+    def __init__(self, broker: MemoryTopics, number: int) -> None:
         self._broker, self._number = broker, number
         self._logs: dict[TopicPartition, Log] = {}
 
