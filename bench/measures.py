@@ -161,8 +161,8 @@ async def naive(stage: Stage, effort: Effort) -> Sequence[Line]:
     topic = await stage.orders(BACKLOG)
     plans = {
         "tidegate": _TIDEGATE.on(topic, effort.events),
-        "row at a time": Plan(contestant="row at a time").on(topic, effort.events // 30),
-        "naive": Plan(contestant="naive").on(topic, effort.events // 150),
+        "row at a time": Plan(contestant="row at a time").on(topic, max(100, effort.events // 30)),
+        "naive": Plan(contestant="naive").on(topic, max(100, effort.events // 150)),
     }
     found = await interleaved(stage, effort.few, plans)
     return [
