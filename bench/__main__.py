@@ -13,6 +13,8 @@ from bench.report import Line, as_json, table
 from bench.stage import Stage
 from tidegate.commands.options import settings_of
 
+_FEWEST_EVENTS = 10_000
+
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
@@ -32,6 +34,8 @@ def _arguments() -> argparse.Namespace:
     given = parser.parse_args()
     if unknown := [name for name in given.measures if name not in MEASURES]:
         parser.error(f"no measure is called {unknown[0]!r}; there are {', '.join(MEASURES)}")
+    if given.events < _FEWEST_EVENTS:
+        parser.error(f"--events {given.events}: fewer than {_FEWEST_EVENTS:,} measure how a run starts, not its rate")
     return given
 
 

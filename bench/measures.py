@@ -14,6 +14,7 @@ from bench.report import Line, Spread
 from bench.stage import Stage
 from bench.stages import stage_costs
 from bench.stores import clickhouse, elasticsearch
+from bench.stub import BATCH_SIZE
 from bench.worker import megabytes_while_catching_up, seconds_to_first_event
 
 _REPEATED_BACKLOG = 400_000
@@ -161,8 +162,8 @@ async def naive(stage: Stage, effort: Effort) -> Sequence[Line]:
     topic = await stage.orders(BACKLOG)
     plans = {
         "tidegate": _TIDEGATE.on(topic, effort.events),
-        "row at a time": Plan(contestant="row at a time").on(topic, max(100, effort.events // 30)),
-        "naive": Plan(contestant="naive").on(topic, max(100, effort.events // 150)),
+        "row at a time": Plan(contestant="row at a time").on(topic, max(2 * BATCH_SIZE, effort.events // 30)),
+        "naive": Plan(contestant="naive").on(topic, max(2 * BATCH_SIZE, effort.events // 150)),
     }
     found = await interleaved(stage, effort.few, plans)
     return [
