@@ -17,7 +17,7 @@ from tidegate.jobs.clockwork.declaration import (
     RateLimit,
     ScheduledJob,
 )
-from tidegate.jobs.clockwork.schedule import Cron
+from tidegate.jobs.clockwork.schedule import Cron, Every
 from tidegate.jobs.clockwork.scopes import AcrossScopes, lock_name, scopes_of
 from tidegate_kernel.errors import Misconfigured
 from tidegate_kernel.event import NO_SCOPE, JobCode, Scope
@@ -131,12 +131,51 @@ def test_maintenance_job_needs_more(field: str) -> None:
         ("handler_timeout", timedelta(hours=2)),
         ("scopes", []),
         ("scopes", [ACME, NO_SCOPE]),
+        ("key_order", "descending"),
+        ("handler_timeout", timedelta.max),
+        ("max_duration", timedelta.max),
+        ("history", timedelta.max),
+        ("jitter", timedelta.max),
+        ("run_retry_delay", 60),
+        ("freshness_sla", timedelta(0)),
+        ("freshness_sla", timedelta.max),
+        ("freshness_sla", timedelta(days=31)),
+        ("freshness_sla", 3600),
     ],
 )
 def test_nonsense_is_refused_by_job_and_field(field: str, value: object) -> None:
     """At the start, and not at two in the morning."""
     with pytest.raises(Misconfigured, match=f"job 'reconcile': {field}"):
         ScheduledJob(**NEEDED | {field: value})
+
+
+def test_freshness_is_promised_of_runs_by_the_clock_alone() -> None:
+    """Of runs by hand alone nobody can say that one is late; and a run that history forgets proves nothing."""
+    with pytest.raises(Misconfigured, match="job 'reconcile': freshness_sla needs a trigger"):
+        ScheduledJob(**NEEDED | {"trigger": None, "freshness_sla": timedelta(hours=1)})
+
+    assert ScheduledJob(**NEEDED, freshness_sla=timedelta(hours=26)).freshness_sla == timedelta(hours=26)
+
+
+@pytest.mark.parametrize("retention", [None, 30, timedelta.max, timedelta(days=-1), timedelta(0)])
+def test_retention_that_says_nothing_is_refused_with_its_remedy(retention: object) -> None:
+    """Without a time its query would be asked for everything; one without end breaks at the first run."""
+    given = NEEDED | {"is_sensitive": True, "retention": retention}
+
+    with pytest.raises(Misconfigured, match=r"^job 'reconcile': retention must be .*(ByRule\(words\)|needs no job)"):
+        MaintenanceJob(**given)
+
+
+def test_provider_rules_that_never_end_are_refused() -> None:
+    """Each is added to a moment; one that has no end breaks there, at the first call."""
+    with pytest.raises(Misconfigured, match="job 'reconcile': reach_back must be 36500 days at most"):
+        ProviderSyncJob(**NEEDED | PROVIDER | {"reach_back": timedelta.max})
+    with pytest.raises(Misconfigured, match="a time that ends"):
+        RateLimit(1, per=timedelta.max)
+    with pytest.raises(Misconfigured, match="a time that ends"):
+        Circuit(longest_rest=timedelta.max)
+    with pytest.raises(Misconfigured, match="at most"):
+        Every(timedelta.max)
 
 
 @pytest.mark.parametrize("field, value", [("retention", timedelta(0)), ("checkpoint", "job")])

@@ -74,6 +74,12 @@ def test_expressions_mean_what_cron_means_by_them(expression: str, after: str, e
         ("*-5 * * * *", "is no minute"),
         ("0 0 31 2,4 *", "never comes"),
         ("0 0 L * *", "'L' is no day of the month"),
+        ("١٥ 2 * * *", "'١٥' is no minute"),
+        ("*/٥ 2 * * *", "is no minute"),
+        ("0 ２ * * *", "'２' is no hour"),
+        ("9" * 450 + " 2 * * *", "is no minute"),
+        ("*/" + "9" * 450 + " 2 * * *", "is no minute"),
+        ("9" * 10_000 + " 2 * * *", "has 10008 characters"),
     ],
 )
 def test_what_says_nothing_is_refused_by_field(expression: str, told: str) -> None:

@@ -24,7 +24,10 @@ _NICKNAMES = MappingProxyType(
 )
 _MONTHS = {name.lower(): number for number, name in enumerate(calendar.month_abbr) if name}
 _WEEKDAYS = {name: number for number, name in enumerate(("sun", "mon", "tue", "wed", "thu", "fri", "sat"))}
-_PART = re.compile(r"(?P<first>\*|\w+)(?:-(?P<last>\w+))?(?:/(?P<step>\d+))?")
+# ASCII alone: `int` also takes the digits of other scripts, which nobody reads as a time; and no more of them than a
+# field has, as it refuses thousands with an error of its own.
+_PART = re.compile(r"(?P<first>\*|\w{1,9})(?:-(?P<last>\w{1,9}))?(?:/(?P<step>\d{1,2}))?", re.ASCII)
+_LONGEST_EXPRESSION = 500
 # The longest that a day of a month can be away: a 29th of February around a year like 2100, which has none.
 _LONGEST_MONTHS = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 
@@ -75,6 +78,10 @@ class CronTimes:
 
 def parse_cron(expression: str) -> CronTimes:
     """Returns what the expression names. Raises Misconfigured, naming the field, also for what never comes."""
+    if len(expression) > _LONGEST_EXPRESSION:
+        raise Misconfigured(
+            f"cron expression {expression[:40]!r}… has {len(expression)} characters; {_LONGEST_EXPRESSION} are enough"
+        )
     fields = _NICKNAMES.get(expression.strip().lower(), expression).split()
     if len(fields) != len(_FIELDS):
         raise Misconfigured(
@@ -125,7 +132,7 @@ def _range(expression: str, match: re.Match[str], field: _Field) -> range:
 
 def _number(expression: str, text: str, field: _Field) -> int:
     number = field.words.get(text.lower())
-    if number is None and text.isascii() and text.isdigit():
+    if number is None and text.isdigit():
         number = int(text)
     if number is None or not field.least <= number <= field.most:
         raise _wrong(expression, field, text)

@@ -10,7 +10,7 @@ from typing import Any, Literal, Self, TypeAlias
 
 from consumers.failure import RetryPolicy
 from tidegate.jobs.clockwork.inputs import read_input
-from tidegate.jobs.clockwork.schedule import Schedule
+from tidegate.jobs.clockwork.schedule import LONGEST, Schedule
 from tidegate.jobs.clockwork.scopes import AcrossScopes, Scopes
 from tidegate.jobs.declaration import Tier
 from tidegate.jobs.text import Words
@@ -20,6 +20,7 @@ from tidegate_kernel.event import NO_SCOPE, JobCode, Scope
 Unit = Literal["item", "batch"]
 PartialFailure = Literal["continue", "stop", "quarantine"]
 Progress = Literal["run", "job"]
+KeyOrder = Literal["ascending", "of_query"]
 
 _CHOICES = {
     "unit": ("item", "batch"),
@@ -28,9 +29,13 @@ _CHOICES = {
     "catch_up": ("latest", "each"),
     "overlap": ("skip", "wait"),
     "tier": ("critical", "standard", "low"),
+    "key_order": ("ascending", "of_query"),
 }
 _PROVIDER_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
 _AT_LEAST_ONE = ("batch_size", "catch_up_limit", "run_attempts")
+_SPANS = ("jitter", "run_retry_delay", "max_duration", "handler_timeout", "history")
+# Postgres ends a transaction that is silent for longer than a handler may take; that limit is 24 days at most.
+_LONGEST_CALL = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +108,13 @@ class ClockJob(_Declared):
 
     A run asks for batches: `query(page)` (pure) makes the query whose handler returns the page's items; each becomes
     the command that `command(item)` (pure) makes, None to pass over it. `key(item)` is the item's place in the order of
-    the query. `unit`: whether each item or each batch of `batch_size` is a transaction of its own; it also holds the
-    checkpoint, the items' results and what their handlers publish.
+    the query: it never changes, and pages are ordered by it. Else items would be left out without a word, as the next
+    page begins behind the last key; so a page whose keys go back is refused, and its run fails. `key_order`:
+    "ascending", by character, as numbers where all are digits, or by the database's own collation; "of_query" promises
+    another order that is as stable, and only a key that comes twice is noticed then.
+
+    `unit`: whether each item or each batch of `batch_size` is a transaction of its own; it also holds the checkpoint,
+    the items' results and what their handlers publish.
 
     `checkpoint`: "run": each occasion begins at the start, and only its retries go on where it broke off; "job": every
     run goes on where the last one ended. `idempotency_key`: by what an item is done once; unless given, once for each
@@ -116,7 +126,12 @@ class ClockJob(_Declared):
     scope by another delay.
 
     `retry` is for an item (attempts, pauses between them); `run_attempts` and `run_retry_delay` for a run that failed
-    or whose process died. A run that takes longer than `max_duration` fails; its retry goes on at the checkpoint.
+    or whose process died. `max_duration` is for each claim of a run: one that a process works on for longer fails, and
+    its retry goes on at the checkpoint; a run that was put back, for a stop, a pause or an outage, has all of it again.
+
+    `freshness_sla`: how old the last run of a scope may be that ended well, as of a report or a catalogue;
+    `tidegate_run_last_success_timestamp_seconds` and an alert of the chart hold them to it.
+
     `handler_timeout` cuts a handler off. `needs`: dependencies of the App. `input`: the model (pydantic, msgspec or
     dataclass) of what whoever asks for a run can tell it. `history`: how long ended runs are kept, and what they did;
     with an `idempotency_key` of the job's own, what was done once is never forgotten. `purpose` is for people, as a
@@ -151,6 +166,8 @@ class ClockJob(_Declared):
     needs: Sequence[str] = ()
     input: type[Any] | None = None
     history: timedelta = timedelta(days=30)
+    freshness_sla: timedelta | None = None
+    key_order: KeyOrder = "ascending"
 
     def __post_init__(self) -> None:
         for name in ("code", "runbook"):
@@ -174,17 +191,42 @@ class ClockJob(_Declared):
             read_input(self.code, self.input, {})  # nobody tells the clock's own runs anything
 
     def _check_times(self) -> None:
+        for name in _SPANS:
+            self._check_span(name)
         if self.jitter < timedelta(0):
             raise self.wrong("jitter", f"must not be negative, as {self.jitter}")
         if self.run_retry_delay < timedelta(0):
             raise self.wrong("run_retry_delay", f"must not be negative, as {self.run_retry_delay}")
         if self.history < timedelta(days=1):
             raise self.wrong("history", f"must be at least a day, not {self.history}")
-        if not timedelta(0) < self.handler_timeout <= self.max_duration:
+        if not timedelta(0) < self.handler_timeout <= min(self.max_duration, _LONGEST_CALL):
             raise self.wrong(
                 "handler_timeout",
-                f"({self.handler_timeout}) must be positive and not above max_duration ({self.max_duration})",
+                f"({self.handler_timeout}) must be positive, a day at most, and not above max_duration "
+                f"({self.max_duration})",
             )
+        self._check_sla()
+
+    def _check_span(self, name: str) -> None:
+        """Raises Misconfigured for what no date can be reckoned with."""
+        span = getattr(self, name)
+        if not isinstance(span, timedelta):
+            raise self.wrong(name, f"must be a timedelta, not {span!r}")
+        if span > LONGEST:
+            raise self.wrong(name, f"must be {LONGEST.days} days at most, not {span}")
+
+    def _check_sla(self) -> None:
+        if self.freshness_sla is None:
+            return
+        self._check_span("freshness_sla")
+        if not timedelta(0) < self.freshness_sla < self.history:
+            raise self.wrong(
+                "freshness_sla",
+                f"({self.freshness_sla}) must be positive, and shorter than history ({self.history}), for which the "
+                "last successful run is remembered",
+            )
+        if self.trigger is None:
+            raise self.wrong("freshness_sla", "needs a trigger: of runs by hand alone nobody can say that one is late")
 
     def _check_scopes(self) -> None:
         if isinstance(self.scopes, AcrossScopes) or callable(self.scopes):
@@ -249,8 +291,9 @@ class ByRule:
 class MaintenanceJob(ClockJob):
     """Removes what has been kept for long enough, in chunks of `batch_size`. `ClockJob` explains the other fields.
 
-    `retention`: for how long, or `ByRule(words)`. With a period its query takes what is older than
-    `page.occasion.expired_before`: reckoned from the occasion, and never from a time that the database has not reached.
+    `retention`: for how long, a hundred years at most, or `ByRule(words)`. With a period its query takes what is older
+    than `page.occasion.expired_before`: reckoned from the occasion, and never from a time that the database has not
+    reached.
     Handlers of its commands remove; `handle_batch` gets a whole chunk. A chunk is one transaction, with its checkpoint.
     What cannot be removed is tried again by the next run, unless `partial_failure` says otherwise.
 
@@ -267,10 +310,24 @@ class MaintenanceJob(ClockJob):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if isinstance(self.retention, timedelta) and self.retention <= timedelta(0):
-            raise self.wrong("retention", f"must be positive, not {self.retention}")
+        self._check_retention()
         if self.checkpoint == "job":
             raise self.wrong("checkpoint", "must be 'run': what could not be removed is behind the last run's end")
+
+    def _check_retention(self) -> None:
+        kept = self.retention
+        if isinstance(kept, ByRule):
+            return
+        if not isinstance(kept, timedelta):
+            raise self.wrong(
+                "retention",
+                f"must be a timedelta or ByRule(words), not {kept!r}: for how long is kept what it removes?",
+            )
+        if not timedelta(0) < kept <= LONGEST:
+            raise self.wrong(
+                "retention",
+                f"must be positive and {LONGEST.days} days at most, not {kept}; what is kept for ever needs no job",
+            )
 
     @property
     def results_kept(self) -> timedelta:
@@ -293,8 +350,8 @@ class RateLimit:
     per: timedelta = timedelta(seconds=1)
 
     def __post_init__(self) -> None:
-        if self.calls < 1 or self.per <= timedelta(0):
-            raise Misconfigured(f"RateLimit({self.calls}, {self.per}): both must be positive")
+        if self.calls < 1 or not timedelta(0) < self.per <= LONGEST:
+            raise Misconfigured(f"RateLimit({self.calls}, {self.per}): both must be positive, per a time that ends")
 
     @property
     def spacing(self) -> timedelta:
@@ -313,8 +370,10 @@ class Circuit:
     longest_rest: timedelta = timedelta(minutes=5)
 
     def __post_init__(self) -> None:
-        if self.failures < 1 or not timedelta(0) < self.rest <= self.longest_rest:
-            raise Misconfigured(f"{self}: failures and rest must be positive, longest_rest not below rest")
+        if self.failures < 1 or not timedelta(0) < self.rest <= self.longest_rest <= LONGEST:
+            raise Misconfigured(
+                f"{self}: failures and rest must be positive, longest_rest not below rest, and a time that ends"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -349,6 +408,7 @@ class ProviderSyncJob(ClockJob):
             raise self.wrong("provider", f"{self.provider!r} may hold lower-case letters, digits, '_' and '-'")
         if not self.access:
             raise self.wrong("access", "is empty: nobody may use the provider")
+        self._check_span("reach_back")
         if self.reach_back < timedelta(0):
             raise self.wrong("reach_back", f"must not be negative, as {self.reach_back}")
         if isinstance(self.scopes, AcrossScopes):

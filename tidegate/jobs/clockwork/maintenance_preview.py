@@ -12,6 +12,7 @@ from tidegate.jobs.blaming import Blaming
 from tidegate.jobs.clockwork.declaration import MaintenanceJob
 from tidegate.jobs.clockwork.items import Item, Items
 from tidegate.jobs.clockwork.maintenance import expired_before
+from tidegate.jobs.clockwork.ordering import PageOrder
 from tidegate.jobs.clockwork.runs import ClaimedRun, ClockRunId, Trigger
 from tidegate.jobs.clockwork.units import RunHands
 from tidegate_kernel.errors import TidegateError
@@ -60,8 +61,9 @@ async def preview(hands: RunHands, job: MaintenanceJob, supposed: Supposed) -> P
     """
     run = await _pretended(hands, supposed)
     items, after = Items(job, run), None
-    count = _Count(job)
+    count, order = _Count(job), PageOrder(hands)
     while page := await _page(hands, items, after, count=count):
+        await order.require(page, after=after)
         after = page[-1].key
     return Preview(
         tenant=run.scope.tenant,

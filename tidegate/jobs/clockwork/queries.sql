@@ -77,8 +77,9 @@ CROSS JOIN (
 ) AS g
 
 -- name: claim_runs
--- At most $3 runs that are due, whose scope nobody works on and nobody has paused, are the holder's, each under a new token
--- of its lease. $1 jobs, $2 now, $3 how many, $4 holder, $5 seconds that the leases last.
+-- Of the $3 runs that are due for longest, whose scope nobody works on and nobody has paused, one for each lease is the
+-- holder's, under a new token. `candidates`: how many there were; where that is $3, there may be others behind them. $1 jobs,
+-- $2 now, $3 how many, $4 holder, $5 seconds that the leases last.
 WITH free AS (
     SELECT r.id, r.lock_name, r.due_at
     FROM tidegate.job_run AS r
@@ -114,7 +115,7 @@ WHERE r.id = f.id
 RETURNING
     r.id, r.job, r.tenant, r.brand, r.scheduled_at, r.started_at, r.trigger, r.lock_name, r.missed, r.attempt,
     coalesce(r.first_run, r.id) AS first_run, r.parameters, r.correlation_id, r.token, r.processed, r.skipped, r.failed,
-    r.is_replay
+    r.is_replay, (SELECT count(*) FROM free) AS candidates
 
 -- name: held_up_runs
 -- How many runs of some jobs are due and wait because another run has their lease. $1 jobs, $2 now.
@@ -129,6 +130,15 @@ GROUP BY r.job
 SELECT c.cursor
 FROM tidegate.job_checkpoint AS c
 WHERE c.job = $1 AND c.tenant = $2 AND c.brand = $3 AND ($4::bigint IS NULL OR c.first_run = $4)
+
+-- name: are_ascending
+-- Whether each of some keys is behind the one before it, by the database's own collation. $1 keys.
+SELECT coalesce(bool_and(k.key > k.key_before), true)
+FROM (
+    SELECT u.key, lag(u.key) OVER (ORDER BY u.place) AS key_before
+    FROM unnest($1::text[]) WITH ORDINALITY AS u (key, place)
+) AS k
+WHERE k.key_before IS NOT NULL
 
 -- name: take_items
 -- In the transaction that does them: which items nobody has done yet; they are done if it commits. `letter`: the dead letter
@@ -211,8 +221,15 @@ SELECT
 FROM moved AS m
 
 -- name: progress_of_run
--- How far a run has come by its holder. No row: it is somebody else's, or has ended. $1 run, $2 token.
-SELECT r.processed, r.skipped, r.failed, r.cancel_asked_by
+-- How far a run has come by its holder, and what somebody wants of it. No row: it is somebody else's, or has ended. $1 run,
+-- $2 token.
+SELECT
+    r.processed, r.skipped, r.failed, r.cancel_asked_by,
+    EXISTS (
+        SELECT FROM tidegate.intent AS i
+        WHERE i.job = r.job AND i.kind = 'pause' AND i.ended_at IS NULL AND (i.until IS NULL OR i.until > now())
+            AND i.topic IS NULL AND i.partition IS NULL AND (i.tenant IS NULL OR i.tenant = r.tenant)
+    ) AS is_paused
 FROM tidegate.job_run AS r
 WHERE r.id = $1 AND r.token = $2 AND r.state = 'running'
 

@@ -14,6 +14,7 @@ from consumers.dispatch import HandlerFailed
 from dlq.cause import Cause, cause_of
 from tidegate.jobs.blaming import Blaming
 from tidegate.jobs.clockwork.items import Item, Items, units_of
+from tidegate.jobs.clockwork.ordering import PageOrder
 from tidegate.jobs.clockwork.runs import (
     LEASE_TTL,
     ClaimedRun,
@@ -151,7 +152,7 @@ class Road:
 
     def __init__(self, hands: RunHands, run: ClaimedRun) -> None:
         self._hands, self._run = hands, run
-        self._items, self._units = Items(hands.job, run), Units(hands, run)
+        self._items, self._units, self._order = Items(hands.job, run), Units(hands, run), PageOrder(hands)
 
     async def work(self) -> Ending:
         if self._run.is_replay:
@@ -212,7 +213,10 @@ class Road:
             return await cursor_of(connection, self._run, is_carried_on=self._hands.job.checkpoint == "job")
 
     async def _load(self, cursor: str | None) -> Sequence[Item]:
-        """The next batch; empty at the end. Raises HandlerFailed for whatever the job's own code raises."""
+        """The next batch; empty at the end. Raises HandlerFailed for whatever the job's own code raises.
+
+        Raises Misconfigured for a page that goes back.
+        """
         page = self._items.page(cursor)
         with suppress(_ReadOnly):
             async with self._hands.transaction() as connection:
@@ -220,7 +224,9 @@ class Road:
                 answer = await self._hands.mediator.ask(page, connection)
                 raise _ReadOnly
         with Blaming(lambda: page, lambda error: error):
-            return self._items.batch(answer, after=cursor)
+            batch = self._items.batch(answer, after=cursor)
+        await self._order.require(batch, after=cursor)
+        return batch
 
     async def _require_room(self, connection: Connection) -> None:
         """Raises Transient while so much waits for Kafka that more would fill the database: the run goes on later."""

@@ -100,6 +100,13 @@ class ClaimedRun:
         return self.id, self.lock_name, self.token
 
 
+class Claim(NamedTuple):
+    """Runs that have become a holder's. `has_more`: others may be due of scopes that none of these is of."""
+
+    runs: Sequence[ClaimedRun]
+    has_more: bool
+
+
 class Wish(NamedTuple):
     """What somebody wants of a run meanwhile."""
 
@@ -139,13 +146,14 @@ async def look(connection: Connection, jobs: Sequence[JobId], *, now: datetime) 
 
 async def claim_runs(
     connection: Connection, jobs: Sequence[JobId], *, now: datetime, limit: int, holder: str, ttl: timedelta = LEASE_TTL
-) -> Sequence[ClaimedRun]:
+) -> Claim:
     """At most `limit` runs that are due are the holder's, for as long as it keeps their leases.
 
     Any number of holders at once: none waits for another, and no run is two's.
     """
     arguments = (list(jobs), now, limit, holder, ttl.total_seconds())
-    return [_claimed(row) for row in await connection.fetch(_QUERIES["claim_runs"], *arguments)]
+    rows = await connection.fetch(_QUERIES["claim_runs"], *arguments)
+    return Claim([_claimed(row) for row in rows], bool(rows) and rows[0]["candidates"] == limit)
 
 
 async def cursor_of(connection: Connection, run: ClaimedRun, *, is_carried_on: bool) -> str | None:
@@ -182,7 +190,7 @@ async def progress_of(connection: Connection, run: ClaimedRun) -> tuple[Tally, W
     if row is None:
         raise _lost(run)
     tally = Tally(row["processed"], row["skipped"], row["failed"])
-    return tally, Wish(row["cancel_asked_by"], is_paused=False)
+    return tally, Wish(row["cancel_asked_by"], row["is_paused"])
 
 
 async def end_run(

@@ -26,6 +26,9 @@ from tidegate_kernel.errors import Misconfigured
 MOST_COUNTED = 10_000
 """Occurrences that are counted one by one after a downtime: more are told as so many."""
 
+LONGEST = timedelta(days=36_500)
+"""A hundred years: what is longer is a mistake, or `timedelta.max`, from which no date can be reckoned."""
+
 _MINUTE = timedelta(minutes=1)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # Ever longer looks back for the newest occurrence; the last is beyond the rarest, a 29th of February around 2100.
@@ -92,8 +95,11 @@ class Every:
     offset: timedelta = timedelta(0)
 
     def __post_init__(self) -> None:
-        if self.interval < timedelta(seconds=1):
-            raise Misconfigured(f"every={self.interval}: it must be at least a second")
+        if not timedelta(seconds=1) <= self.interval <= LONGEST or abs(self.offset) > LONGEST:
+            raise Misconfigured(
+                f"every={self.interval}, offset={self.offset}: it must be at least a second, and both "
+                f"{LONGEST.days} days at most"
+            )
 
     def __str__(self) -> str:
         return f"every {self.interval}"

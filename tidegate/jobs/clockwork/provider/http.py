@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
+from urllib.parse import urlsplit
 
 import msgspec
 from pydantic import SecretStr
@@ -16,7 +17,7 @@ from pydantic import SecretStr
 from tidegate.jobs.clockwork.provider.pulling import AccessRefused, PageGone, ProviderAway, Throttled
 from tidegate.jobs.clockwork.provider.retry_after import http_date, pause_seconds
 from tidegate_kernel.clock import Clock, SystemClock
-from tidegate_kernel.errors import Rejected
+from tidegate_kernel.errors import Misconfigured, Rejected
 from tidegate_kernel.event import Scope
 
 if TYPE_CHECKING:  # a service without a provider does not wait for its client
@@ -47,7 +48,11 @@ class HttpAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpProvider:
-    """A provider at `url`, whose `name` is told in errors. `credentials` go into `header` as `scheme` and secret."""
+    """A provider at `url`, whose `name` is told in errors. `credentials` go into `header` as `scheme` and secret.
+
+    Raises Misconfigured for a `url` that is no address of a web server, or holds a credential itself: addresses are
+    shown, in logs and by whoever prints this.
+    """
 
     name: str
     url: str
@@ -57,6 +62,22 @@ class HttpProvider:
     scheme: str = "Bearer"
     timeout: timedelta = timedelta(seconds=20)
     clock: Clock = field(default_factory=SystemClock, repr=False)
+
+    def __post_init__(self) -> None:
+        # Nothing of the address is told: what is wrong with it may be its secret.
+        try:
+            parts = urlsplit(self.url)
+        except ValueError:
+            raise self._wrong("is no address") from None
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise self._wrong("is no address of a web server; it begins with https:// or http:// and a host")
+        if "@" in parts.netloc:
+            raise self._wrong("holds a user or a password; leave them to credentials, with scheme='Basic' if need be")
+        if parts.query or parts.fragment:
+            raise self._wrong("holds a query; get() takes params, and credentials the secret")
+
+    def _wrong(self, what: str) -> Misconfigured:
+        return Misconfigured(f"provider {self.name!r}: its url {what}")
 
     @staticmethod
     def open_session() -> aiohttp.ClientSession:
