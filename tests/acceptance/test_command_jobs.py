@@ -168,6 +168,7 @@ def test_misuse_is_told_by_name(clocked: Cli) -> None:
         "no value": clocked.run("jobs", "run", "asked", "--tenant", "acme", "--param", "speed"),
         "no such job": clocked.run("jobs", "run", "ledger", "--tenant", "acme"),
         "no such run": clocked.run("jobs", "cancel", "999999"),
+        "no number of a run": clocked.run("jobs", "cancel", "99999999999999999999", "--reason", "x"),
         "no such item": clocked.run("jobs", "replay", "asked", "--tenant", "acme", "--item", "p9"),
         "which items": clocked.run("jobs", "discard", "asked", "--tenant", "acme", "--reason", "x"),
         "no token": clocked.run("jobs", "run", "asked", "--tenant", "acme", TIDEGATE_TOKEN=""),
@@ -179,11 +180,13 @@ def test_misuse_is_told_by_name(clocked: Cli) -> None:
         "no value": 2,
         "no such job": 2,
         "no such run": 2,
+        "no number of a run": 2,
         "no such item": 2,
         "which items": 2,
         "no token": 3,
     }
     assert clocked.json("jobs", "items") == []
     assert "say which" in said["no tenant"].stderr
+    assert "has no run 99999999999999999999" in said["no number of a run"].stderr
     assert "it has payments, seconds" in said["unknown parameter"].stderr
     assert "those are: asked, notes" in said["no such job"].stderr

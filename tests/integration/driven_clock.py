@@ -158,7 +158,9 @@ class ClockDriven(Driven):
         async with pool.acquire() as connection:
             pid = await connection.fetchval("SELECT pg_backend_pid()")
             async with connection.transaction():
-                (run,) = await claim_runs(connection, list(scheduler.jobs), now=self.clock.now(), limit=1, holder="one")
+                (run,) = (
+                    await claim_runs(connection, list(scheduler.jobs), now=self.clock.now(), limit=1, holder="one")
+                ).runs
                 losing = asyncio.create_task(rival.claim(1))
                 await until(partial(self._is_waited_for, pid))
         assert await losing == [], "one lease"

@@ -133,6 +133,25 @@ async def test_occasions_that_wait_run_one_after_the_other(schedulers: Scheduler
     assert await schedulers.states() == ["running", "due"]
 
 
+async def test_backlog_of_one_scope_keeps_no_other_from_its_run(schedulers: Schedulers) -> None:
+    """A tenant that was paused for hours has the oldest runs, one after the other: whoever has room for four takes one
+    of them, and three of other tenants at once, not when he next looks."""
+    job = minutely(scopes=[ACME, ZEBRA, *tenants(3)], overlap="wait")
+    scheduler = await schedulers.start(job)
+    await pause(schedulers.pool, tenant="acme")
+    for _ in range(6):
+        schedulers.clock.move(minutes=1)
+        await scheduler.make_runs()
+    await schedulers.pool.execute("UPDATE tidegate.job_run SET state = 'done' WHERE tenant <> 'acme' AND id <= 25")
+    await resume(schedulers.pool)
+
+    claimed = await scheduler.claim(4)
+
+    assert len({run.scope for run in claimed}) == len(claimed) == 4
+    assert (claimed[0].scope, claimed[0].scheduled_at) == (ACME, NOON + MINUTE)
+    assert len(await scheduler.claim(4)) == 1, "each scope's oldest is at work"
+
+
 async def test_paused_job_stands_still_and_owes_one_run_afterwards(schedulers: Schedulers) -> None:
     """A pause survives restarts, and its end is no storm."""
     await schedulers.start(minutely())

@@ -23,6 +23,8 @@ from tidegate_kernel.queries import load_queries
 _QUERIES = load_queries(__package__)
 
 _LONGEST_KEY = 200
+# What Postgres can number: it is asked for no other, which it would take for a defect of the statement.
+_RUN_NUMBERS = range(1, 2**63)
 # What lies further off comes back from Postgres as no time at all.
 _YEARS = range(1970, 9999)
 
@@ -162,8 +164,10 @@ async def _earlier(connection: Connection, number: JobId, request: RunRequest, *
 
 async def _cancelling(database: Connection | Pool, service: str, run: int, reason: str) -> Deed:
     """What has to be permitted: it lies within the scope of the run."""
-    with translated_errors("read run"):
-        row = await database.fetchrow(_QUERIES["scope_of_run"], service, run)
+    row = None
+    if run in _RUN_NUMBERS:
+        with translated_errors("read run"):
+            row = await database.fetchrow(_QUERIES["scope_of_run"], service, run)
     if row is None:
         raise Misconfigured(f"service {service!r} has no run {run} of a job by the clock")
     tenant, brand = row["tenant"] or None, row["brand"] or None

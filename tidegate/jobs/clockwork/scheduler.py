@@ -18,6 +18,7 @@ from inbox.store import register_job
 from tidegate.jobs.clockwork.declaration import ClockJob
 from tidegate.jobs.clockwork.runs import (
     LEASE_TTL,
+    Claim,
     ClaimedRun,
     Found,
     RunState,
@@ -31,6 +32,7 @@ from tidegate.jobs.clockwork.schedule import Occurrence, each_occurrence, jitter
 from tidegate.jobs.clockwork.scopes import lock_name, scopes_of
 from tidegate_kernel import logs
 from tidegate_kernel.clock import Clock, ServerClock
+from tidegate_kernel.errors import Transient
 from tidegate_kernel.event import JobId, Scope
 from tidegate_kernel.postgres import Connection, Pool, translated_errors
 from tidegate_kernel.queries import load_queries
@@ -114,7 +116,22 @@ class Scheduler:
         return made
 
     async def claim(self, limit: int) -> Sequence[ClaimedRun]:
-        """At most `limit` runs that are due belong to this process. Raises Transient."""
+        """At most `limit` runs that are due are this process's, fewer where no more can be had. Raises Transient."""
+        claimed: list[ClaimedRun] = []
+        has_more = True
+        while has_more and len(claimed) < limit:
+            try:
+                claim = await self._claim(limit - len(claimed))
+            except Transient:
+                if not claimed:
+                    raise
+                break  # what has been claimed is to be worked on, and its leases have begun
+            claimed += claim.runs
+            has_more = claim.has_more
+        return claimed
+
+    async def _claim(self, limit: int) -> Claim:
+        # A transaction of its own each time: two that went on with one lease in hand could wait for each other.
         async with self._transaction() as connection:
             return await claim_runs(
                 connection, list(self._jobs), now=self._clock.now(), limit=limit, holder=self._holder, ttl=self._ttl

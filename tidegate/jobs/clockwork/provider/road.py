@@ -102,6 +102,8 @@ class ProviderRoad(Road):
             following: Question | None = question
             way = Way(question)
             while wanted and following is not None:
+                if (ending := await self._asked_meanwhile()) is not None:
+                    return ending
                 pulled, page = await self._pull(following), following
                 following = way.behind(page, pulled.next_page)
                 found = [item for item in self._items_of(pulled, page, following) if item.identity in wanted]
