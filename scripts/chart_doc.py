@@ -10,23 +10,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pydantic import SecretStr
-from pydantic_settings import BaseSettings
-
+from tidegate.commands.k8s_settings import settings
 from tidegate.version import __version__
 from tidegate_kernel.errors import Reason
-from tidegate_kernel.settings import KafkaSettings, Settings
 
 ROOT = Path(__file__).resolve().parents[1]
 HELM, DOCKERFILE = ROOT / "helm", ROOT / "Dockerfile"
 SCHEMA, VALUES, README, CHART = (
     HELM / name for name in ("values.schema.json", "values.yaml", "README.md", "Chart.yaml")
 )
-
-OF_THE_CHART = frozenset(
-    {"TIDEGATE_HTTP_HOST", "TIDEGATE_HTTP_PORT", "TIDEGATE_DRAIN_TIMEOUT", "TIDEGATE_KAFKA_INSTANCE_ID"}
-)
-"""Settings that follow from other values: probes, grace period and pods' names have to agree with them."""
 
 _BEGIN, _END = "<!-- values: written by scripts/chart_doc.py -->", "<!-- end of values -->"
 _KEY = re.compile(r"(?P<indent> *)(?P<key>[A-Za-z]\w*):(?: (?P<value>.*))?$")
@@ -71,18 +63,6 @@ def readme(former: str, text: str) -> str:
 
 def _cell(default: str) -> str:
     return f"`{default}`" if default else "see the file"
-
-
-def settings() -> Mapping[str, bool]:
-    """Every setting that values may say, by its variable, and whether it is a secret."""
-    found: Mapping[str, type[BaseSettings]] = {"TIDEGATE_": Settings, "TIDEGATE_KAFKA_": KafkaSettings}
-    named = {
-        f"{prefix}{name}".upper(): field.annotation is SecretStr
-        for prefix, declared in found.items()
-        for name, field in declared.model_fields.items()
-        if field.annotation is not KafkaSettings
-    }
-    return {name: is_secret for name, is_secret in named.items() if name not in OF_THE_CHART}
 
 
 def schema(former: str) -> str:

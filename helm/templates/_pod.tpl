@@ -48,7 +48,10 @@ volumes:
   image: {{ include "tidegate.image" $root | quote }}
   imagePullPolicy: {{ $root.Values.image.pullPolicy }}
   args:
-    {{- toYaml .args | nindent 4 }}
+    {{- /* `$(NAME)` would be filled in by the kubelet: the token, perhaps, into a reason that is kept. */}}
+    {{- $args := list }}
+    {{- range .args }}{{ $args = append $args (replace "$" "$$" (toString .)) }}{{ end }}
+    {{- toYaml $args | nindent 4 }}
   {{- if or (not .inline) $root.Values.extraEnvFrom }}
   envFrom:
     {{- if not .inline }}
@@ -98,7 +101,7 @@ volumes:
 {{- if .inline }}
 {{- range $name, $value := include "tidegate.settings" $root | fromYaml }}
 - name: {{ $name }}
-  value: {{ $value | quote }}
+  value: {{ $value | replace "$" "$$" | quote }}
 {{- end }}
 {{- end }}
 {{- include "tidegate.secretEnv" (dict "env" (merge (dict) (default dict .secretEnv) $root.Values.secrets.env)) }}
@@ -120,5 +123,24 @@ volumes:
 {{- end }}
 {{- with .Values.extraVolumes }}
 {{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* Where pods go, of a section of the values: a workload, migrations, tasks. */}}
+{{- define "tidegate.placement" -}}
+{{- with .priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- with .nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .affinity }}
+affinity:
+  {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end -}}

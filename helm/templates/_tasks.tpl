@@ -63,6 +63,9 @@ spec:
   {{- include "tidegate.asItStands" $there.spec | nindent 2 }}
   {{- else }}
   backoffLimit: {{ $root.Values.tasks.backoffLimit }}
+  {{- with $root.Values.tasks.activeDeadlineSeconds }}
+  activeDeadlineSeconds: {{ . }}
+  {{- end }}
   {{- with $root.Values.tasks.ttlSecondsAfterFinished }}
   ttlSecondsAfterFinished: {{ . }}
   {{- end }}
@@ -70,14 +73,24 @@ spec:
   template:
     metadata:
       labels:
+        {{- with $root.Values.tasks.podLabels }}
+        {{- toYaml . | nindent 8 }}
+        {{- end }}
         {{- include "tidegate.selector" $root | nindent 8 }}
         app.kubernetes.io/component: {{ .kind }}
+      {{- with $root.Values.tasks.podAnnotations }}
+      annotations:
+        {{- toYaml . | nindent 8 }}
+      {{- end }}
     spec:
       restartPolicy: Never
       # It ends its batch in hand and keeps its place; the next pod goes on there.
       terminationGracePeriodSeconds: {{ add $root.Values.drainTimeoutSeconds 10 }}
       {{- $secretEnv := merge (dict "TIDEGATE_TOKEN" $root.Values.tasks.tokenSecret) $root.Values.tasks.secretEnv }}
       {{- include "tidegate.pod" (dict "root" $root "name" .kind "args" .args "secretEnv" $secretEnv "resources" $root.Values.tasks.resources) | nindent 6 }}
+      {{- with include "tidegate.placement" $root.Values.tasks | trim }}
+      {{- . | nindent 6 }}
+      {{- end }}
   {{- end }}
 {{- end -}}
 

@@ -151,7 +151,7 @@ def test_named_tests_exist() -> None:
 def test_named_commands_exist(document: str) -> None:
     """An operator types what the documents say."""
     known = _commands()
-    typed = re.compile(r"(?:^|`|\$ |/)tidegate ([a-z]+(?:-[a-z]+)*)(?: ([a-z]+(?:-[a-z]+)*))?", re.MULTILINE)
+    typed = re.compile(r"(?:^|`|\$ |/)tidegate ([a-z][a-z0-9]*(?:-[a-z]+)*)(?: ([a-z]+(?:-[a-z]+)*))?", re.MULTILINE)
     for first, second in typed.findall(_read(document)):
         assert first in known, f"{document} says 'tidegate {first}'"
         below = known[first]

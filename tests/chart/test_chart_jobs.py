@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import pytest
+
 from tests.chart.rendering import Object, example, objects, only, own_containers, parsed, pods, template, variables
 
 
@@ -113,6 +115,64 @@ def test_misuse_and_refusal_end_a_job_at_once() -> None:
         assert ignore["onPodConditions"] == [{"type": "DisruptionTarget", "status": "True"}]
         assert (fail["action"], fail["onExitCodes"]["values"]) == ("FailJob", [2, 3])
         assert each["spec"]["template"]["spec"]["restartPolicy"] == "Never"
+
+
+_PLACED = {
+    "nodeSelector": {"pool": "jobs"},
+    "tolerations": [{"key": "pool", "operator": "Exists"}],
+    "affinity": {"nodeAffinity": {}},
+    "priorityClassName": "low",
+    "podLabels": {"identity": "shop"},
+    "podAnnotations": {"inject": "no"},
+}
+
+
+@pytest.mark.parametrize("section, component", [("migrations", "migrate-pre"), ("tasks", "backfill-repair")])
+def test_jobs_are_placed_and_marked_as_it_is_said(section: str, component: str) -> None:
+    """Where every node has a taint, or a proxy is put into every pod, an install would wait for its first Job."""
+    values: dict[str, Any] = {"tasks": {"tokenSecret": {"name": "operator", "key": "token"}}}
+    values[section] = {**values.get(section, {}), **_PLACED}
+    found = objects(**values, backfills={"repair": {"job": "one", "fromBeginning": True}})
+    jobs = [each for each in found if each["kind"] == "Job" and component in each["metadata"]["name"]]
+    template = jobs[0]["spec"]["template"]
+    for key in ("nodeSelector", "tolerations", "affinity", "priorityClassName"):
+        assert template["spec"][key] == _PLACED[key]
+    assert template["metadata"]["labels"]["identity"] == "shop"
+    assert template["metadata"]["annotations"] == {"inject": "no"}
+    others = [pod for name, pod in pods(found) if component not in name and section == "tasks"]
+    assert not any("nodeSelector" in pod for pod in others)
+
+
+def test_check_goes_where_its_workload_goes() -> None:
+    """`helm test` on a node that workers may not use tells nothing of them."""
+    check = only(objects(worker=_PLACED), "Pod")
+    assert (check["spec"]["nodeSelector"], check["spec"]["tolerations"]) == ({"pool": "jobs"}, _PLACED["tolerations"])
+    assert check["metadata"]["labels"]["identity"] == "shop"
+    assert check["metadata"]["annotations"]["inject"] == "no"
+
+
+def test_task_ends_when_it_is_said_to() -> None:
+    """Nobody looks at a Job that was begun last night."""
+    task = {"tokenSecret": {"name": "operator", "key": "token"}}
+    backfills = {"repair": {"job": "one", "fromBeginning": True}}
+    bounded = objects(tasks={**task, "activeDeadlineSeconds": 3600, "ttlSecondsAfterFinished": 60}, backfills=backfills)
+    (spec,) = (each["spec"] for each in bounded if _is_task(each))
+    assert (spec["activeDeadlineSeconds"], spec["ttlSecondsAfterFinished"]) == (3600, 60)
+    (spec,) = (each["spec"] for each in objects(tasks=task, backfills=backfills) if _is_task(each))
+    assert not {"activeDeadlineSeconds", "ttlSecondsAfterFinished"} & spec.keys()
+
+
+def test_kubelet_fills_nothing_into_what_was_said() -> None:
+    """`$(TIDEGATE_TOKEN)` in a reason would put the operator's token into the audit, and `$$` would lose a sign."""
+    task = {"tokenSecret": {"name": "operator", "key": "token"}}
+    replay = {"job": "one", "reason": "$(TIDEGATE_TOKEN) $$"}
+    found = objects(tasks=task, replays={"a": replay}, settings={"TIDEGATE_KAFKA_SASL_USERNAME": "$$(HOME)"})
+    (job,) = filter(_is_task, found)
+    assert _args(job)[-2] == "$$(TIDEGATE_TOKEN) $$$$"
+    hook = only(found, "Job", "migrate-pre")["spec"]["template"]["spec"]["containers"][0]
+    assert variables(hook)["TIDEGATE_KAFKA_SASL_USERNAME"] == "$$$$(HOME)"
+    # What comes by a ConfigMap is taken as it is.
+    assert only(found, "ConfigMap")["data"]["TIDEGATE_KAFKA_SASL_USERNAME"] == "$$(HOME)"
 
 
 def test_other_values_are_another_task_and_other_images_are_not() -> None:

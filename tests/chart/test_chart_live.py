@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from tests.acceptance.cli import Cli
 from tests.chart.cluster import PATIENCE, Cluster, running_cluster
 from tests.chart.rendering import EXAMPLES, example
 from tests.chart.schemas import without_foreign
@@ -133,6 +134,41 @@ def test_tasks_run_once_whatever_is_upgraded(cluster: Cluster) -> None:
     cluster.must("delete", "jobs", "-n", place, "-l", "app.kubernetes.io/component=backfill")
     cluster.helm("rollback", "shop", "2", "-n", place, "--wait", "--timeout", PATIENCE)
     assert _jobs(cluster, place).keys() == first.keys()
+
+
+_BACKFILL = ("backfill", "order-search", "--from-checkpoint", "nightly")
+_REPLAY = ("replay", "--job", "customer-ledger", "--reason", "mended in 4.2", "--yes")
+
+
+def test_tasks_by_hand_run_beside_a_release(cluster: Cluster, release: Release) -> None:
+    """Without Helm and without its values: all that a Job needs is read off a workload that runs."""
+    worker = cluster.must("get", "deployment", "shop-tidegate-search", "-n", release.place, "-o", "json")
+    create = ("create", "--validate=strict", "-f", "-", "-o", "name")
+    made = []
+    for kind, *words in (_BACKFILL, _REPLAY):
+        typed = ["k8s", "job", kind, "--like", "-", "--token-secret", "tidegate-operator/token", *words]
+        manifest = Cli({}).run(*typed, stdin=worker)
+        assert manifest.returncode == 0, manifest.stderr
+        made.append(cluster.must(*create, stdin=manifest.stdout).strip())
+        assert "AlreadyExists" in cluster.kubectl(*create, stdin=manifest.stdout).stderr
+
+    cluster.must("wait", "--for=condition=Complete", "-n", release.place, *made, "--timeout", PATIENCE)
+    # The release does not know them: they are in the way of no upgrade, and none ends them.
+    cluster.upgrade(release.place, *_SHOP, *_NEW_IMAGE)
+    assert set(made) <= set(cluster.must("get", "jobs", "-n", release.place, "-o", "name").split())
+
+
+def test_task_by_hand_of_words_alone_is_taken(cluster: Cluster) -> None:
+    """Where nothing runs yet, or nobody may read it. By `apply`, too, in a namespace of the *restricted* standard."""
+    place = cluster.namespace("by-hand")
+    cluster.must("create", "serviceaccount", "shop-tidegate", "-n", place)
+    words = ["--release", "shop", "-n", place, "--image", "r/shop:4.2", "--token-secret", "tidegate-operator/token"]
+    manifest = Cli({}).run("k8s", "job", "backfill", *words, "order-search", "--from-beginning")
+    assert manifest.returncode == 0, manifest.stderr
+    told = cluster.kubectl("apply", "--validate=strict", "-f", "-", "-o", "name", stdin=manifest.stdout)
+    assert told.returncode == 0, told.stderr
+    assert told.stderr == ""
+    cluster.must("wait", "--for=condition=Complete", "-n", place, told.stdout.strip(), "--timeout", PATIENCE)
 
 
 def test_uninstall_leaves_nothing(cluster: Cluster) -> None:

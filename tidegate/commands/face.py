@@ -69,6 +69,7 @@ COMMANDS = {
     "dlq": Late("dlq.letter_commands", "Dead letters: records that a job could not handle."),
     "tokens": Late("tokens.token_commands", "Access tokens: who may change something, and within which scope."),
     "audit": Late("audit.audit_commands", "What was done by hand, by whom, and whether the record of it is whole."),
+    "k8s": Late("k8s.k8s_commands", "Manifests for Kubernetes of what is done once; needs neither Helm nor a server."),
     "stack": Late(
         "stack.stack_commands", "Real Kafka, Postgres, Elasticsearch and ClickHouse on this machine.", needs_dev=True
     ),
