@@ -30,6 +30,7 @@ def _of_partition(held: Holding, lag: Lag | None, now: datetime, unseen: Unseen 
         is_full=Hold.PARKING in held.holds,
         visible_offset=None if unseen is None else unseen.visible(held.partition, position.topic_id),
         reader_seconds=None if unseen is None else unseen.seconds_behind(held.partition, position, lag, now),
+        next_offset=position.next_offset,
     )
 
 

@@ -185,6 +185,9 @@ class ConsumerLoop:
             for held in self.holdings.all():
                 self._watch.obey(held, self.source)
 
+    def note_taken(self) -> None:
+        self.meter.taken()
+
     def note_trouble(self, error: Transient) -> None:
         if not isinstance(error, ClientDied):
             self._outages.suspect(error)

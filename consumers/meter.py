@@ -56,6 +56,7 @@ class Meter:
         self._stale = metrics.stale.labels(job)
         self._parked = metrics.parked.labels(job)
         self._held_back = metrics.held_back.labels(job)
+        self._taken = metrics.taken.labels(job)
         self._clock_skew = metrics.clock_skew.labels(job)
         self._seconds = metrics.batch_seconds.labels(job)
         self.tally = Tally()
@@ -78,6 +79,10 @@ class Meter:
     def held_back(self) -> None:
         """A batch was rolled back and waits for another try."""
         self._held_back.inc()
+
+    def taken(self) -> None:
+        """A partition became this process's."""
+        self._taken.inc()
 
     def watch(self, lags: Callable[[], Iterable[PartitionLag]]) -> None:
         """`lags` answers for the job's partitions whenever metrics are read."""
@@ -118,6 +123,8 @@ class Meter:
             job=self._job,
             topic=batch.fence.topic,
             partition=batch.fence.partition,
+            run=batch.fence.run,
+            epoch=batch.fence.epoch,
             first_offset=batch.fence.next_offset,
             next_offset=batch.next_offset,
             applied=outcome.applied,

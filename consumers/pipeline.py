@@ -7,7 +7,7 @@ statement.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -95,8 +95,11 @@ class Pipeline:
             "messaging.kafka.offset": batch.fence.next_offset,
             "messaging.batch.message_count": len(batch.records),
             "tidegate.job": self._ledger.origin.job_code,
+            "tidegate.run": batch.fence.run,
+            "tidegate.epoch": batch.fence.epoch,
         }
-        with batch_span((arrival.event.traceparent for arrival in decoded.events), told):
+        events = (arrival.event for arrival in decoded.events)
+        with batch_span((event.traceparent for event in events), told, partial(_whose, decoded)):
             return await self._road.settle(batch, decoded)
 
     async def _bury(self, batch: Batch, error: Poison) -> Outcome:
@@ -108,6 +111,14 @@ class Pipeline:
                 await self._parking.block_behind(connection, failure, letter)
             await advance(connection, batch.fence, next_offset=batch.next_offset)
         return Outcome(failures=[failure])
+
+
+def _whose(decoded: Decoded) -> Mapping[str, Iterable[str | None]]:
+    events = [arrival.event for arrival in decoded.events]
+    return {
+        "tidegate.tenant": (event.scope.tenant for event in events),
+        "tidegate.correlation_id": (event.correlation_id for event in events),
+    }
 
 
 class _Handled(NamedTuple):

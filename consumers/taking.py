@@ -38,6 +38,9 @@ class TakingHost(Protocol):
     async def let_go(self, partition: TopicPartition) -> None:
         """Returns when no fetch of an earlier ownership asks for `partition` any more."""
 
+    def note_taken(self) -> None:
+        """A partition is ours, under a new epoch."""
+
     def note_trouble(self, error: Transient) -> None:
         """Taking failed: perhaps something that the job needs is away."""
 
@@ -99,6 +102,7 @@ class Taking:
     async def _take(self, source: RecordSource, partition: TopicPartition, survey: Survey) -> None:
         await self._host.let_go(partition)
         position = await self._steward.take(partition, survey)
+        self._host.note_taken()
         corrections = await self._steward.corrections(partition, position)
         obstacle = survey.obstacle(partition, position)
         if obstacle is not None:

@@ -21,6 +21,7 @@ class PartitionLag(NamedTuple):
     person, a stalled one is behind and not fetched, a paused one rests because an operator wants it so, a full one
     because its next event has to be parked and there is no room. `visible_offset` is up to where readers see a
     projection, `reader_seconds` how far behind that is; both None while it is not told, and for other jobs.
+    `next_offset` is the job's checkpoint in it.
     """
 
     topic: str
@@ -33,6 +34,7 @@ class PartitionLag(NamedTuple):
     is_full: bool = False
     visible_offset: int | None = None
     reader_seconds: float | None = None
+    next_offset: int | None = None
 
 
 STALLED_SECONDS = 60.0

@@ -19,6 +19,7 @@ from tidegate.jobs.clockwork.letters import LetterHome
 from tidegate.jobs.clockwork.provider.calling import Supply, gate_of
 from tidegate.jobs.clockwork.provider.road import ProviderRoad
 from tidegate.jobs.clockwork.scheduler import Scheduler
+from tidegate.jobs.clockwork.success import Successes
 from tidegate.jobs.clockwork.units import RunHands
 from tidegate.jobs.mediator import Mediator
 from tidegate.resources import Resources
@@ -60,6 +61,7 @@ async def open_clock(app: App, jobs: Sequence[ClockJob], resources: Resources, *
         clock=resources.clock,
         metrics=resources.metrics,
         pace=pace,
+        successes=Successes(resources.pool, scheduler.jobs, scheduler.known_scopes, resources.metrics),
     )
 
 

@@ -34,6 +34,7 @@ class LagSample(NamedTuple):
     is_full: bool = False
     visible_offset: int | None = None
     reader_seconds: float | None = None
+    next_offset: int | None = None
 
 
 class Metrics:
@@ -65,6 +66,9 @@ class Metrics:
         self.oldest_letter = self._job_gauge(
             "oldest_unresolved_letter_seconds",
             "Age of the oldest dead letter that nobody has decided about; 0 without one. Looked up every 5 minutes.",
+        )
+        self.taken = self._counter(
+            "partitions_taken", "Partitions whose ownership was taken, under a new epoch: lock contention.", ["job"]
         )
         self.held_back = self._counter("batches_held_back", "Batches rolled back to be tried again.", ["job"])
         self.flood_stops = self._counter("flood_stops", "Topics stopped for a flood of dead letters.", ["job"])
@@ -125,6 +129,17 @@ class Metrics:
         self.run_checkpoint = self._job_gauge(
             "run_checkpoint_timestamp_seconds", "When a run of this process last moved its checkpoint."
         )
+        self.run_succeeded = self._job_gauge(
+            "run_last_success_timestamp_seconds",
+            "When a run last ended well, of the scope that has waited longest; where there is a freshness_sla.",
+        )
+        self.provider_synced = self._job_gauge(
+            "provider_synced_until_timestamp_seconds",
+            "The cursor of the scope furthest behind: what its provider had by then is here. 0: one has none yet.",
+        )
+        self.provider_calls = self._counter(
+            "provider_calls", "Calls of providers by what came of them.", ["job", "outcome"]
+        )
         self.run_seconds = Histogram(
             "tidegate_run_seconds",
             "How long a process worked on a run.",
@@ -137,7 +152,7 @@ class Metrics:
         )
         self.freshness_sla = Gauge(
             "tidegate_freshness_sla_seconds",
-            "How far behind readers may be, as declared.",
+            "How far behind readers, or how old the last run that ended well, may be, as declared.",
             ["job"],
             registry=self.registry,
         )
@@ -234,6 +249,9 @@ class LagCollector(Collector):
         paused = self._family("partition_paused", "1 while an operator makes the partition rest, else 0.")
         full = self._family("partition_parking_full", "1 while its next event must be parked without room, else 0.")
         visible = self._family("visible_offset", "Up to where (exclusive) readers see a projection.")
+        positions = self._family(
+            "position_offset", "The job's checkpoint in the partition: its first offset not settled."
+        )
         readers = self._family(
             "reader_seconds_behind", "Age of the oldest record that readers do not see; 0 when caught up and visible."
         )
@@ -250,10 +268,11 @@ class LagCollector(Collector):
                     (full, int(sample.is_full)),
                     (visible, sample.visible_offset),
                     (readers, sample.reader_seconds),
+                    (positions, sample.next_offset),
                 ):
                     if value is not None:
                         family.add_metric(labels, value)
-        yield from (records, seconds, ages, blocked, stalled, paused, full, visible, readers)
+        yield from (records, seconds, ages, blocked, stalled, paused, full, visible, readers, positions)
 
     def _family(self, name: str, meaning: str) -> GaugeMetricFamily:
         return GaugeMetricFamily(f"tidegate_{name}", meaning, labels=["job", "topic", "partition"])

@@ -5,7 +5,7 @@ Without an endpoint nothing is recorded or sent.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 from opentelemetry import trace
@@ -16,7 +16,8 @@ from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, Statu
 
 AttributeValue = str | int
 
-# OpenTelemetry's own default limit of links on a span is 128; a batch of 500 needs no more to find its producers.
+# OpenTelemetry's own default limit of links on a span is 128; a batch of 500 needs no more to find its producers, nor
+# more tenants and correlation ids for one to be found by.
 _LINKS = 32
 _PARTS_OF_TRACEPARENT = 4
 
@@ -40,11 +41,22 @@ def exported_traces(endpoint: str | None, *, service: str, version: str) -> Iter
 
 
 @contextmanager
-def batch_span(traceparents: Iterable[str | None], attributes: Mapping[str, AttributeValue]) -> Iterator[None]:
-    """A span around the work on a batch, linked to the first distinct producers' contexts."""
+def batch_span(
+    traceparents: Iterable[str | None],
+    attributes: Mapping[str, AttributeValue],
+    lists: Callable[[], Mapping[str, Iterable[str | None]]] = dict,
+) -> Iterator[None]:
+    """A span around the work on a batch, linked to the first distinct producers' contexts.
+
+    `lists`: what its events say, asked only where spans are recorded; of each the first distinct texts are attributes.
+    """
     tracer = trace.get_tracer("tidegate")
-    links = _links(traceparents) if trace.get_tracer_provider().__class__ is TracerProvider else []
-    with tracer.start_as_current_span("batch", kind=SpanKind.CONSUMER, links=links, attributes=dict(attributes)):
+    is_recorded = trace.get_tracer_provider().__class__ is TracerProvider
+    links = _links(traceparents) if is_recorded else []
+    told: dict[str, AttributeValue | list[str]] = dict(attributes)
+    if is_recorded:
+        told |= {name: list(_first_distinct(texts)) for name, texts in lists().items()}
+    with tracer.start_as_current_span("batch", kind=SpanKind.CONSUMER, links=links, attributes=told):
         yield
 
 
@@ -70,13 +82,17 @@ def run_span(attributes: Mapping[str, AttributeValue]) -> Iterator[RunSpan]:
 
 
 def _links(traceparents: Iterable[str | None]) -> list[Link]:
+    return [Link(context) for told in _first_distinct(traceparents) if (context := _context(told)) is not None]
+
+
+def _first_distinct(texts: Iterable[str | None]) -> Iterable[str]:
     distinct: dict[str, None] = {}
-    for told in traceparents:
-        if told:
-            distinct[told] = None
+    for text in texts:
+        if text:
+            distinct[text] = None
             if len(distinct) == _LINKS:
                 break
-    return [Link(context) for told in distinct if (context := _context(told)) is not None]
+    return distinct
 
 
 def _context(traceparent: str) -> SpanContext | None:

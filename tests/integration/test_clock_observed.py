@@ -13,12 +13,13 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from structlog.testing import capture_logs
 
-from tests.integration.clockwork import Schedulers, Workshop, hosting, minutely, until
+from tests.integration.clockwork import NOON, Schedulers, Workshop, hosting, minutely, until
 from tidegate import App, Context, Every, Page, Rejected, ScheduledJob, Scope, answer, handle, testing
 from tidegate.console.clock_status import clock_statuses
-from tidegate.jobs.clockwork.host import Pace
+from tidegate.jobs.clockwork.host import ClockHost, Pace
 from tidegate.jobs.clockwork.runner import work_off
 from tidegate.jobs.clockwork.runs import RunState
+from tidegate.jobs.clockwork.success import Successes
 from tidegate_kernel import logs
 from tidegate_kernel.metrics import Metrics
 from tidegate_kernel.postgres import Pool
@@ -43,6 +44,24 @@ def spans(monkeypatch: pytest.MonkeyPatch) -> Callable[[], tuple[ReadableSpan, .
 
 def sample(metrics: Metrics, name: str, **labels: str) -> float:
     return metrics.registry.get_sample_value(name, labels) or 0.0
+
+
+async def ended_run(pool: Pool, job: int, scope: Scope, at: datetime, **more: object) -> None:
+    """A run of the past that ended well, unless `more` says otherwise."""
+    row = {"state": "done", "parameters": "{}", "is_replay": False} | more
+    await pool.execute(
+        """
+        INSERT INTO tidegate.job_run (
+            job, tenant, brand, scheduled_at, due_at, trigger, lock_name, finished_at, state, parameters, is_replay
+        )
+        VALUES ($1, $2, $3, $4, $4, 'manual', '-', $4, $5, $6, $7)
+        """,
+        job,
+        scope.tenant,
+        scope.brand,
+        at,
+        *row.values(),
+    )
 
 
 async def run_of(shop: Workshop, job: ScheduledJob, metrics: Metrics) -> tuple[RunState | None, str]:
@@ -70,6 +89,7 @@ async def test_run_is_told_by_logs_metrics_and_one_span(
     events = [line["event"] for line in told]
     assert (events[0], events[-1]) == (logs.RUN_STARTED, logs.RUN_ENDED)
     assert [line["checkpoint"] for line in told if line["event"] == logs.RUN_BATCH] == ["o001", "o003", "o004"]
+    assert told[-1]["checkpoint"] == "o004"
     assert sample(metrics, "tidegate_run_items_total", job="check", outcome="processed") == 5
     assert sample(metrics, "tidegate_run_seconds_count", job="check") == 1
     assert sample(metrics, "tidegate_run_checkpoint_timestamp_seconds", job="check") == shop.clock.now().timestamp()
@@ -77,6 +97,91 @@ async def test_run_is_told_by_logs_metrics_and_one_span(
     attributes = dict(span.attributes or {})
     assert attributes["tidegate.correlation_id"] == correlation_id
     assert (attributes["tidegate.tenant"], attributes["tidegate.outcome"]) == ("acme", "done")
+    assert attributes["tidegate.run"] == await shop.pool.fetchval("SELECT id FROM tidegate.job_run")
+
+
+async def test_run_that_failed_tells_where_it_stands(shop: Workshop) -> None:
+    """JOBS.md section 6: what a retry goes on behind is in the line that says why the run ended."""
+    await shop.prepare(acme=5)
+
+    async def refuse(order: str, _: Context[None]) -> None:
+        if order == "o003":
+            raise Rejected("not this one")
+
+    shop.on_order = refuse
+    metrics = Metrics()
+
+    with capture_logs() as told:
+        state, _ = await run_of(shop, minutely(batch_size=2), metrics)
+
+    assert state is RunState.FAILED
+    assert (told[-1]["event"], told[-1]["checkpoint"]) == (logs.RUN_FAILED, "o002")
+    assert sample(metrics, "tidegate_run_checkpoint_timestamp_seconds", job="check") == shop.clock.now().timestamp()
+
+
+async def test_success_of_the_scope_that_has_waited_longest_is_held_to_the_sla(shop: Workshop) -> None:
+    """JOBS.md section 3: nineteen tenants with a fresh report hide no twentieth without one; nor does a run that was
+    told something, or that did single items again."""
+    scopes = [Scope("acme"), Scope("zebra"), Scope("gone")]
+    job = minutely(scopes=scopes[:2], freshness_sla=timedelta(hours=26))
+    scheduler = await Schedulers(shop.pool, shop.clock).start(job)
+    (number,) = scheduler.jobs
+    hour = timedelta(hours=1)
+    for scope, ended, more in (
+        (scopes[0], NOON - hour, {}),
+        (scopes[1], NOON - 30 * hour, {}),
+        (scopes[1], NOON - 2 * hour, {"parameters": '{"limit": "1"}'}),
+        (scopes[1], NOON - hour, {"is_replay": True}),
+        (scopes[1], NOON - hour, {"state": "failed"}),
+        (scopes[2], NOON - 100 * hour, {}),
+    ):
+        await ended_run(shop.pool, number, scope, ended, **more)
+    metrics = Metrics()
+
+    await Successes(shop.pool, scheduler.jobs, scheduler.known_scopes, metrics).measure()
+
+    oldest = sample(metrics, "tidegate_run_last_success_timestamp_seconds", job="check")
+    assert oldest == (NOON - 30 * hour).timestamp()
+    assert sample(metrics, "tidegate_freshness_sla_seconds", job="check") == 26 * 3600
+
+
+async def test_before_its_first_success_a_scope_waits_since_its_first_run_was_due(shop: Workshop) -> None:
+    """A job that has failed from its first night on has no success that could be old."""
+    scheduler = await Schedulers(shop.pool, shop.clock).start(minutely(freshness_sla=timedelta(hours=1)))
+    metrics = Metrics()
+    successes = Successes(shop.pool, scheduler.jobs, scheduler.known_scopes, metrics)
+    shop.clock.move(minutes=1)
+    await scheduler.make_runs()
+    first = shop.clock.now()
+    shop.clock.move(minutes=5)
+    await scheduler.make_runs()
+
+    await successes.measure()
+
+    assert sample(metrics, "tidegate_run_last_success_timestamp_seconds", job="check") == first.timestamp()
+
+
+async def test_host_measures_the_successes_of_its_jobs(shop: Workshop) -> None:
+    """The metric is told by every process that runs the job, without being asked."""
+    await shop.prepare(acme=1)
+    job = minutely(freshness_sla=timedelta(hours=1))
+    scheduler = await Schedulers(shop.pool, shop.clock).start(job)
+    metrics = Metrics()
+    host = ClockHost(
+        scheduler,
+        {number: shop.hands(job) for number in scheduler.jobs},
+        clock=shop.clock,
+        metrics=metrics,
+        pace=Pace(),
+        successes=Successes(shop.pool, scheduler.jobs, scheduler.known_scopes, metrics),
+    )
+
+    async with hosting(shop, host):
+
+        async def is_told() -> bool:
+            return sample(metrics, "tidegate_run_last_success_timestamp_seconds", job="check") > 0
+
+        await until(is_told)
 
 
 async def test_failed_run_is_told_as_failed(shop: Workshop, spans: Callable[[], tuple[ReadableSpan, ...]]) -> None:

@@ -219,6 +219,23 @@ def test_every_metric_and_log_event_that_is_named_exists(clocked: App) -> None:
         assert set(re.findall(r"`([\w.]+)`", events)) <= EVENTS, job.code
 
 
+def test_observability_is_complete_for_every_kind(clocked: App) -> None:
+    """JOBS.md section 8: duration, items, errors, backlog, lock contention; traces by tenant, correlation id and run;
+    where the checkpoint is read; and of a provider its breaker and what it throttles."""
+    for app, job in every_job(clocked):
+        text = document(Sheet(app, job, Language.EN)).split("## Observability")[1].split("## Runbooks")[0]
+        for measure in ("duration", "processed", "errors", "backlog", "lock contention", "circuit breakers"):
+            assert measure in text, (job.code, measure)
+        for attribute in ("tidegate.correlation_id", "tidegate.tenant", "tidegate.run"):
+            assert f"`{attribute}`" in text, (job.code, attribute)
+        assert f"`tidegate jobs show {job.code} --json`" in text, job.code
+        is_late_told = "the SLA" in text
+        assert is_late_told == (getattr(job, "freshness_sla", None) is not None), job.code
+        if isinstance(job, ProviderSyncJob):
+            for words in ("tidegate_provider_calls_total", "tidegate_breaker_open", "provider.throttled", "cursor"):
+                assert words in text, (job.code, words)
+
+
 def test_covering_tests_are_found_in_their_source(tmp_path: Path) -> None:
     """Nothing is imported: a module that would fail at its import is read all the same."""
     file = tmp_path / "test_suite.py"
@@ -317,7 +334,18 @@ def test_registry_has_all_fields_of_the_standard_for_every_kind(clocked: App) ->
         assert set(entry.kind_needs) == needs[entry.kind]
         told = (entry.code, entry.service, entry.owner, entry.trigger, entry.command, entry.purpose, entry.type)
         assert all((*told, entry.idempotency_key, entry.lock_key, entry.checkpoint, entry.runbook)), entry.code
-        assert (entry.freshness_sla is not None) == (entry.kind in ("ProjectionJob", "FoldJob"))
+        assert entry.freshness_sla_seconds is not None or entry.kind not in ("ProjectionJob", "FoldJob"), entry.code
+    promised = {entry.code: entry.freshness_sla_seconds for entry in entries}
+    assert (promised["nightly-reconciliation"], promised["disc-catalogue"]) == (26 * 3600, 3600), (
+        "reports promise it too"
+    )
+
+
+def test_registry_tells_numbers_as_numbers(clocked: App) -> None:
+    """A program that reads `--json` compares a batch size; a text that looks like one would compare as a text."""
+    for entry in [*registry(shop), *registry(clocked)]:
+        assert isinstance(entry.batch_size, int)
+        assert isinstance(entry.max_duration_seconds, float | None)
 
 
 @pytest.mark.parametrize("language", Language)

@@ -36,6 +36,26 @@ def test_batch_is_one_span_linked_to_its_producers(exporter: InMemorySpanExporte
     assert span.attributes["tidegate.job"] == "notes"
 
 
+def test_batch_tells_whose_events_it_holds(exporter: InMemorySpanExporter) -> None:
+    """JOBS.md section 8: a trace is looked for by tenant or correlation id, and a big batch makes no big span."""
+    ids = [f"c{number}" for number in range(1000)]
+    with batch_span([], {"tidegate.run": 0}, lambda: {"tidegate.tenant": ["acme", None, "acme", "zebra"], "ids": ids}):
+        pass
+
+    attributes = dict(exporter.get_finished_spans()[0].attributes or {})
+    assert attributes == {"tidegate.run": 0, "tidegate.tenant": ("acme", "zebra"), "ids": tuple(ids[:32])}
+
+
+def test_events_are_not_looked_at_where_no_span_is_recorded() -> None:
+    """Without an endpoint a batch costs nothing more."""
+
+    def lists() -> dict[str, list[str]]:
+        raise AssertionError("nobody records it")
+
+    with batch_span([], {}, lists):
+        pass
+
+
 def test_links_are_bounded(exporter: InMemorySpanExporter) -> None:
     """A big batch of traced events makes no big span."""
     with batch_span((f"00-{n:032x}-{n:016x}-01" for n in range(1, 1000)), {}):

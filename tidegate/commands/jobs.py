@@ -84,4 +84,8 @@ job_commands.command("discard", epilog=DISCARD_EXAMPLES)(discard_command)
 
 def _fields(entry: RegistryEntry) -> list[list[Any]]:
     told = {name: value for name, value in asdict(entry).items() if name != "kind_needs" and value is not None}
-    return [[name.replace("_", " "), escape(value)] for name, value in (told | dict(entry.kind_needs)).items()]
+    return [[name.replace("_", " "), _shown(value)] for name, value in (told | dict(entry.kind_needs)).items()]
+
+
+def _shown(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else escape(str(value))

@@ -29,9 +29,11 @@ _TYPES: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegistryEntry:
-    """A job as the registry has it; every text is for people. None: the kind has no such thing.
+    """A job as the registry has it; every text is for people. None: the kind has no such thing, or none was declared.
 
-    `kind_needs`: what the standard asks of its kind, and how the declaration meets it; its words are no field's.
+    `batch_size` is in records of a partition or in items; `max_duration_seconds` of a claim of a run, or of a call of a
+    handler on topics. `kind_needs`: what the standard asks of its kind, and how the declaration meets it; its words are
+    no field's.
     """
 
     code: str
@@ -49,11 +51,11 @@ class RegistryEntry:
     lock_key: str
     checkpoint: str
     unit: str
-    batch_size: str
-    max_duration: str | None
+    batch_size: int | None
+    max_duration_seconds: float | None
     retry: str
     partial_failure: str
-    freshness_sla: str | None
+    freshness_sla_seconds: float | None
     runbook: str
     kind_needs: Mapping[str, str]
 
@@ -99,7 +101,7 @@ def _of_upkeep(app: App, job: ClockJob) -> RegistryEntry:
         idempotency_key="none: what is gone is not removed twice",
         checkpoint="none: each run begins its round at the start",
         unit="chunk of its round",
-        batch_size="as its round has it",
+        batch_size=None,
         retry=f"a run {job.run_attempts} times",
         partial_failure="stop",
     )
@@ -126,11 +128,11 @@ def _of_clock(app: App, job: ClockJob) -> RegistryEntry:
             else "key of the last item; each run goes on where the last one ended"
         ),
         unit=job.unit,
-        batch_size=str(job.batch_size),
-        max_duration=str(job.max_duration),
+        batch_size=job.batch_size,
+        max_duration_seconds=job.max_duration.total_seconds(),
         retry=f"an item {job.retry.attempts} times ({job.retry.name}), a run {job.run_attempts} times",
         partial_failure=job.partial_failure,
-        freshness_sla=None,
+        freshness_sla_seconds=None if job.freshness_sla is None else job.freshness_sla.total_seconds(),
         runbook=job.runbook,
         kind_needs=_clock_needs(app, job),
     )
@@ -155,11 +157,11 @@ def _of_topics(app: App, job: Job) -> RegistryEntry:
         lock_key=of_topics.lock_of(app, job),
         checkpoint="position in each partition",
         unit="batch of one partition",
-        batch_size=str(batch_size_of(job)),
-        max_duration=str(job.handler_timeout) if isinstance(job, ConsumerJob) else None,
+        batch_size=batch_size_of(job),
+        max_duration_seconds=job.handler_timeout.total_seconds() if isinstance(job, ConsumerJob) else None,
         retry=f"{job.retry.attempts} times ({job.retry.name})",
         partial_failure=f"dead letter; what follows of its key {order}" if is_once else "dead letter",
-        freshness_sla=str(job.freshness_sla) if isinstance(job, ProjectionJob | FoldJob) else None,
+        freshness_sla_seconds=(job.freshness_sla.total_seconds() if isinstance(job, ProjectionJob | FoldJob) else None),
         runbook=job.runbook,
         kind_needs=_topic_needs(app, job),
     )

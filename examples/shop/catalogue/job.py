@@ -34,6 +34,7 @@ def disc_catalogue() -> ProviderSyncJob:
         version=disc_version,
         batch_size=200,
         jitter=timedelta(minutes=1),
+        freshness_sla=timedelta(hours=1),
         runbook="docs/runbooks/disc-catalogue.md",
         tier="standard",
         purpose=Text(

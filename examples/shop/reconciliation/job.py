@@ -21,6 +21,8 @@ def nightly_reconciliation() -> ScheduledJob:
         tier="critical",
         batch_size=100,
         jitter=timedelta(minutes=10),
+        # A night that was missed is found in the morning.
+        freshness_sla=timedelta(hours=26),
         runbook="docs/runbooks/nightly-reconciliation.md",
         purpose=Text(
             en="Compares every account of the ledger with the order service's books, and sets right what differs.",

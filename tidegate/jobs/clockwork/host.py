@@ -13,9 +13,12 @@ from datetime import datetime, timedelta
 
 import structlog
 
+from tidegate.jobs.clockwork.declaration import ClockJob, ProviderSyncJob
+from tidegate.jobs.clockwork.provider.calling import CallOutcome
 from tidegate.jobs.clockwork.runner import work_off
 from tidegate.jobs.clockwork.runs import HEARTBEAT, ClaimedRun, Found, RunState, Tally
 from tidegate.jobs.clockwork.scheduler import Scheduler
+from tidegate.jobs.clockwork.success import Successes
 from tidegate.jobs.clockwork.units import RunHands
 from tidegate_kernel import logs
 from tidegate_kernel.clock import Clock
@@ -24,6 +27,9 @@ from tidegate_kernel.event import JobId
 from tidegate_kernel.metrics import Metrics
 
 _log = structlog.get_logger(__name__)
+
+# An SLA is minutes or hours, and the alert reckons on from what was told last.
+_SUCCESSES_EVERY_SECONDS = 60.0
 
 RUNS_AT_ONCE = 4
 """Runs of one process side by side. Each holds a connection while it works; more replicas carry more."""
@@ -51,7 +57,10 @@ class Pace:
 
 
 class ClockHost:
-    """Runs the jobs of `hands` in this process until `stop`, which is also the hands' own."""
+    """Runs the jobs of `hands` in this process until `stop`, which is also the hands' own.
+
+    `successes`: once a minute it is told how old the last success of those jobs is that promise it.
+    """
 
     def __init__(
         self,
@@ -61,14 +70,15 @@ class ClockHost:
         clock: Clock,
         metrics: Metrics,
         pace: Pace,
+        successes: Successes | None = None,
     ) -> None:
         self._scheduler, self._hands, self._clock, self._metrics = scheduler, hands, clock, metrics
-        self._pace = pace
+        self._pace, self._successes, self._successes_at = pace, successes, clock.monotonic()
         self._at_work: set[asyncio.Task[None]] = set()
         self._wake = asyncio.Event()
         self.last_sign = clock.monotonic()
         for each in hands.values():
-            _count_from_zero(metrics, each.job.code)
+            _count_from_zero(metrics, each.job)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Returns after `stop`, with every run given back after its unit in hand, or cut off after the grace period."""
@@ -96,6 +106,7 @@ class ClockHost:
             if found.next_due_at is not None and found.next_due_at <= self._clock.now():
                 await self._claim(tasks, due=sum(found.due.values()))
             await self._look_for_what_was_away()
+            await self._measure_successes()
         except Transient as error:
             _log.warning(logs.SCHEDULE_HELD_BACK, error=str(error))
             return self._pace.look_seconds
@@ -123,14 +134,17 @@ class ClockHost:
             self._metrics.run_contention.labels(self._scheduler.jobs[number].code).inc(runs)
 
     async def _work(self, run: ClaimedRun) -> None:
+        job, scope = self._hands[run.job].job.code, run.scope
+        told = {"job": job, "run": run.id, "correlation_id": str(run.correlation_id)}
+        told |= {"tenant": scope.tenant, "brand": scope.brand}
         try:
             await work_off(self._hands[run.job], run, ttl=self._pace.lease_ttl)
         except Transient as error:
             # Its lease runs out, and whoever finds it goes on with it.
-            _log.warning(logs.RUN_LOST, job=self._hands[run.job].job.code, run=run.id, error=str(error))
+            _log.warning(logs.RUN_LOST, **told, error=str(error))
         except Exception as error:
             # A defect in one run must not cut off the others of this process; found without a holder, it is `stalled`.
-            _log.error(logs.RUN_LOST, job=self._hands[run.job].job.code, run=run.id, exc_info=error)
+            _log.error(logs.RUN_LOST, **told, exc_info=error)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._at_work.discard(task)
@@ -139,6 +153,11 @@ class ClockHost:
     def _measure(self, found: Found) -> None:
         for number, job in self._scheduler.jobs.items():
             self._metrics.runs_due.labels(job.code).set(found.due.get(number, 0))
+
+    async def _measure_successes(self) -> None:
+        if self._successes is not None and self._clock.monotonic() >= self._successes_at:
+            await self._successes.measure()
+            self._successes_at = self._clock.monotonic() + _SUCCESSES_EVERY_SECONDS
 
     def _seconds_until(self, due_at: datetime | None) -> float:
         """Until the next occurrence, run or look: what is due and cannot be had waits for that."""
@@ -165,10 +184,14 @@ class ClockHost:
             task.cancel()
 
 
-def _count_from_zero(metrics: Metrics, code: str) -> None:
+def _count_from_zero(metrics: Metrics, job: ClockJob) -> None:
     """Prometheus sees no increase in a counter that begins at one: the first failure would raise no alert."""
+    code = job.code
     for state in (RunState.FAILED, RunState.STALLED):
         metrics.runs.labels(code, state)
     for outcome in Tally._fields:
         metrics.run_items.labels(code, outcome)
     metrics.run_contention.labels(code)
+    if isinstance(job, ProviderSyncJob):
+        for told in CallOutcome:
+            metrics.provider_calls.labels(code, told)

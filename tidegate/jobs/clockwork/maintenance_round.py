@@ -29,7 +29,9 @@ class _Ended(Exception):
 
 
 class UpkeepRoad:
-    """What a run does: one round."""
+    """What a run does: one round. It has no checkpoint: each begins at the start, and finds less to remove."""
+
+    checkpoint = None
 
     def __init__(self, round_: Round, hands: RunHands, run: ClaimedRun) -> None:
         self._round, self._hands, self._run = round_, hands, run

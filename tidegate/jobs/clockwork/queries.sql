@@ -125,6 +125,34 @@ JOIN tidegate.lease AS l ON l.name = r.lock_name AND l.expires_at > now()
 WHERE r.job = ANY($1::smallint[]) AND r.state = 'due' AND r.due_at <= $2
 GROUP BY r.job
 
+-- name: last_successes
+-- Of each job the scope that has waited longest for a run that ended well: since when, or since when the first is due; and
+-- how far its provider has been asked, where it has one. What was told something, and what does single items again, does not
+-- count. $1 jobs, $2 tenants, $3 brands.
+SELECT
+    s.job,
+    min(coalesce(d.finished_at, b.due_at, j.declared_at)) AS succeeded_at,
+    CASE WHEN bool_and(c.synced_until IS NOT NULL) THEN min(c.synced_until) END AS synced_until
+FROM unnest($1::smallint[], $2::text[], $3::text[]) AS s (job, tenant, brand)
+JOIN tidegate.job AS j ON j.id = s.job
+LEFT JOIN LATERAL (
+    SELECT r.finished_at
+    FROM tidegate.job_run AS r
+    WHERE r.job = s.job AND r.tenant = s.tenant AND r.brand = s.brand AND r.state = 'done' AND NOT r.is_replay
+        AND r.parameters = '{}'
+    ORDER BY r.finished_at DESC
+    LIMIT 1
+) AS d ON true
+LEFT JOIN LATERAL (
+    SELECT r.due_at
+    FROM tidegate.job_run AS r
+    WHERE r.job = s.job AND r.tenant = s.tenant AND r.brand = s.brand AND r.trigger = 'schedule'
+    ORDER BY r.scheduled_at
+    LIMIT 1
+) AS b ON d.finished_at IS NULL
+LEFT JOIN tidegate.provider_cursor AS c ON c.job = s.job AND c.tenant = s.tenant AND c.brand = s.brand
+GROUP BY s.job
+
 -- name: read_checkpoint
 -- Where a run goes on. $1 job, $2 tenant, $3 brand, $4 the run that it goes on with; NULL: whichever was the last.
 SELECT c.cursor
@@ -268,7 +296,7 @@ SET state = 'stalled', finished_at = now(), error_class = 'stalled',
     error_message = 'its process has not been heard of for the time of its lease'
 FROM unnest($1::bigint[], $2::bigint[]) AS g (id, token)
 WHERE r.id = g.id AND r.token = g.token AND r.state = 'running'
-RETURNING r.id, r.job, r.tenant, r.brand, r.attempt, r.cancel_asked_by
+RETURNING r.id, r.job, r.tenant, r.brand, r.attempt, r.cancel_asked_by, r.correlation_id
 
 -- name: retry_run
 -- A run that goes on with one that has ended badly. $1 the run, $2 when it may begin.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 import structlog
@@ -40,6 +40,7 @@ _log = structlog.get_logger(__name__)
 # A run that waits for something that is away lets others have its place, and looks again so soon.
 _OUTAGE_REST = timedelta(seconds=15)
 _AGAIN_SECONDS = 1.0
+_LONGEST_LOGGED = 500
 
 
 class OverTime(TidegateError):
@@ -50,7 +51,8 @@ class OverTime(TidegateError):
 class Ending:
     """How a run leaves its holder. DUE: it is put back, to go on in `rest`. `is_final`: no retry would help.
 
-    `also` is written in the transaction that ends the run.
+    `also` is written in the transaction that ends the run. `checkpoint`: where the run stands then, for the log; None
+    where there is none.
     """
 
     state: RunState
@@ -59,6 +61,7 @@ class Ending:
     is_final: bool = False
     rest: timedelta = timedelta(0)
     also: Callable[[Connection], Awaitable[None]] | None = None
+    checkpoint: str | None = None
 
 
 async def work_off(hands: RunHands, run: ClaimedRun, *, ttl: timedelta = LEASE_TTL) -> RunState | None:
@@ -97,7 +100,7 @@ def _attributes(told: Mapping[str, AttributeValue]) -> dict[str, AttributeValue]
 
 
 def _tell(ending: Ending, seconds: float) -> None:
-    told = {"state": ending.state, "seconds": round(seconds, 3)}
+    told = {"state": ending.state, "seconds": round(seconds, 3), "checkpoint": logged(ending.checkpoint)}
     if ending.cause is not None:
         _log.error(logs.RUN_FAILED, **told, error_class=ending.cause.error_class, error=ending.cause.message)
     else:
@@ -107,16 +110,21 @@ def _tell(ending: Ending, seconds: float) -> None:
 async def _worked(hands: RunHands, run: ClaimedRun) -> Ending:
     """Works until there is nothing more to do, or something ends it; returns what. Raises LeaseLost."""
     limit = asyncio.timeout(hands.job.max_duration.total_seconds())
+    road = None
     try:
         async with limit:
-            ending: Ending = await (hands.road or Road)(hands, run).work()
-            return ending
+            road = (hands.road or Road)(hands, run)
+            ending: Ending = await road.work()
     except LeaseLost:
         raise
     except Exception as error:
         if isinstance(error, TimeoutError) and limit.expired():
-            return _failed(OverTime(f"cut off after {hands.job.max_duration} (max_duration); what it has done stands"))
-        return await _ending_of(hands, error)
+            ending = _failed(
+                OverTime(f"cut off after {hands.job.max_duration} (max_duration); what it has done stands")
+            )
+        else:
+            ending = await _ending_of(hands, error)
+    return ending if road is None else replace(ending, checkpoint=road.checkpoint)
 
 
 async def _ending_of(hands: RunHands, error: Exception) -> Ending:
@@ -147,17 +155,28 @@ async def _query_failed(hands: RunHands, failed: HandlerFailed) -> Ending:
     return Ending(RunState.FAILED, cause=cause, is_final=isinstance(failed.cause, Poison | Misconfigured))
 
 
+def logged(checkpoint: str | None) -> str | None:
+    """A checkpoint as a line of the log has it: a provider's name of a page may be as long as an address."""
+    return None if checkpoint is None else checkpoint[:_LONGEST_LOGGED]
+
+
 class Road:
     """The batches of one run."""
 
     def __init__(self, hands: RunHands, run: ClaimedRun) -> None:
         self._hands, self._run = hands, run
         self._items, self._units, self._order = Items(hands.job, run), Units(hands, run), PageOrder(hands)
+        self._begun_at: str | None = None
+
+    @property
+    def checkpoint(self) -> str | None:
+        """Where the run stands, as far as this process knows."""
+        return self._units.checkpoint or self._begun_at
 
     async def work(self) -> Ending:
         if self._run.is_replay:
             return await self._replay()
-        cursor = await self._cursor()
+        cursor = self._begun_at = await self._cursor()
         while not self._hands.stop.is_set():
             batch = await self._load(cursor)
             if not batch:
@@ -165,8 +184,7 @@ class Road:
             if (ending := await self._work_batch(batch)) is not None:
                 return ending
             cursor = batch[-1].key
-            _log.info(logs.RUN_BATCH, items=len(batch), checkpoint=cursor)
-            self._hands.metrics.run_checkpoint.labels(self._hands.job.code).set(self._hands.clock.now().timestamp())
+            _log.info(logs.RUN_BATCH, items=len(batch), checkpoint=logged(cursor))
         return Ending(RunState.DUE, why="the process is to end")
 
     async def _work_batch(self, batch: Sequence[Item]) -> Ending | None:

@@ -134,6 +134,7 @@ class Stalled(NamedTuple):
     scope: Scope
     attempt: int
     is_over: bool
+    correlation_id: UUID
 
 
 async def look(connection: Connection, jobs: Sequence[JobId], *, now: datetime) -> Found:
@@ -229,6 +230,7 @@ async def end_stalled(connection: Connection, gone: Mapping[int, int]) -> Sequen
             Scope(row["tenant"], row["brand"]),
             row["attempt"],
             row["cancel_asked_by"] is not None,
+            row["correlation_id"],
         )
         for row in rows
     ]

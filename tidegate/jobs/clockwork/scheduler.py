@@ -75,6 +75,7 @@ class Scheduler:
         self._deps, self._ttl = deps, ttl
         self._jobs: dict[JobId, ClockJob] = {}
         self._next: dict[JobId, datetime] = {}
+        self._scopes: dict[JobId, Sequence[Scope] | None] = {}
 
     @property
     def jobs(self) -> Mapping[JobId, ClockJob]:
@@ -165,7 +166,7 @@ class Scheduler:
                 if not run.is_over and run.attempt < self._jobs[run.job].run_attempts:
                     await retry_run(connection, run.id, due_at=self._clock.now())
         for run in stalled:
-            _log.warning(logs.RUN_STALLED, job=self._jobs[run.job].code, run=run.id, tenant=run.scope.tenant)
+            _log.warning(logs.RUN_STALLED, **_told(self._jobs[run.job], run))
         return stalled
 
     def _hear(self, now: datetime) -> None:
@@ -178,6 +179,8 @@ class Scheduler:
         scopes = await self._scopes_of(job) if occurrences else []
         if scopes is None:
             return 0
+        if occurrences:
+            self._scopes[number] = scopes
         made = 0
         for occurrence in occurrences:
             for start in range(0, len(scopes), _CHUNK):
@@ -188,6 +191,12 @@ class Scheduler:
                 await connection.execute(_QUERIES["move_clock"], number, occurrences[-1].scheduled_at)
         self._note(number, occurrences[-1].scheduled_at if occurrences else until)
         return made
+
+    async def known_scopes(self, number: JobId) -> Sequence[Scope] | None:
+        """The scopes of a job as of its last occurrence; asked for before the first. None: its source did not tell."""
+        if number not in self._scopes:
+            self._scopes[number] = await self._scopes_of(self._jobs[number])
+        return self._scopes[number]
 
     async def _scopes_of(self, job: ClockJob) -> Sequence[Scope] | None:
         """None where the job's own source fails or hangs: that holds up its own runs only, which are made later."""
@@ -242,6 +251,17 @@ class Scheduler:
         with translated_errors("schedule"):
             async with self._pool.acquire(timeout=10) as connection, connection.transaction():
                 yield connection
+
+
+def _told(job: ClockJob, run: Stalled) -> Mapping[str, object]:
+    scope = run.scope
+    return {
+        "job": job.code,
+        "run": run.id,
+        "correlation_id": str(run.correlation_id),
+        "tenant": scope.tenant,
+        "brand": scope.brand,
+    }
 
 
 def _delay(job: ClockJob, scope: Scope, scheduled_at: datetime) -> timedelta:

@@ -108,11 +108,15 @@ class _Taken(NamedTuple):
 
 
 class Units:
-    """Does the units of one run, in their order. Use by one task."""
+    """Does the units of one run, in their order. Use by one task.
+
+    `checkpoint`: what it says of the run, as far as this process has moved it; None until then.
+    """
 
     def __init__(self, hands: RunHands, run: ClaimedRun) -> None:
         self._hands, self._run = hands, run
         self._job, self._known = hands.job, run.tally
+        self.checkpoint: str | None = None
         silence_limit = hands.job.handler_timeout + _SILENCE_BEYOND_HANDLERS
         self._silence_ms = str(int(silence_limit.total_seconds() * 1000))
 
@@ -151,10 +155,12 @@ class Units:
             await enqueue(connection, published)
             tally = Tally(len(fresh) - len(lost), len(unit) - len(fresh), len(lost))
             # Last, so that the lease's row is locked for no longer than a COMMIT takes: it has to be renewed meanwhile.
-            wish = await settle_unit(connection, self._run, tally, cursor=self._cursor_at(unit[-1]))
+            cursor = self._cursor_at(unit[-1])
+            wish = await settle_unit(connection, self._run, tally, cursor=cursor)
             # After it, as who cancels a run by hand does it: run and audit in the other order could deadlock with them.
             await note_removal(connection, self._job, self._run, tally.processed)
         self._count(tally)
+        self._note_checkpoint(cursor)
         for each in lost:
             cause, then = each.cause, "quarantined" if self._is_final else "failed"
             _log.warning(logs.RUN_ITEM_FAILED, error_class=cause.error_class, error=cause.message, then=then)
@@ -176,6 +182,12 @@ class Units:
         self._known = self._known.plus(tally)
         for outcome, items in tally._asdict().items():
             self._hands.metrics.run_items.labels(self._job.code, outcome).inc(items)
+
+    def _note_checkpoint(self, cursor: str | None) -> None:
+        if cursor is None:
+            return
+        self.checkpoint = cursor
+        self._hands.metrics.run_checkpoint.labels(self._job.code).set(self._hands.clock.now().timestamp())
 
     def _cursor_at(self, last: Item) -> str | None:
         # A replay does single items, wherever they stand: the next run must not go on behind them.

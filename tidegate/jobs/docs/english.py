@@ -30,6 +30,7 @@ ENGLISH: Mapping[str, str] = {
     "label.type": "Type",
     "label.trigger": "Trigger",
     "label.tier": "Criticality tier",
+    "label.freshness_sla": "Freshness SLA",
     "label.schedule": "Schedule",
     "label.missed": "Missed occurrences",
     "label.overlap": "Overlap",
@@ -47,6 +48,7 @@ ENGLISH: Mapping[str, str] = {
     "label.logs": "Logs",
     "label.metrics": "Metrics",
     "label.traces": "Traces",
+    "label.checkpoint": "Checkpoint",
     "label.alerts": "Alerts",
     "column.field": "field",
     "column.type": "type",
@@ -79,6 +81,8 @@ ENGLISH: Mapping[str, str] = {
     "trigger.cron": "cron {cron} in time zone {zone}; manual command `tidegate jobs run {job}`",
     "trigger.every": "every {span}; manual command `tidegate jobs run {job}`",
     "trigger.manual": "manual command `tidegate jobs run {job}` alone",
+    "freshness_sla.topics": "readers may be {span} behind",
+    "freshness_sla.clock": "the last run of each scope that ended well is not older than {span}",
     "tier.critical": "critical",
     "tier.standard": "standard",
     "tier.low": "low",
@@ -281,11 +285,36 @@ ENGLISH: Mapping[str, str] = {
     "again.own": "no run tries it again for as long as {key} gives it the same key",
     "again.item_version": "no run tries this version of it again",
     # Observability.
-    "logs": "{names}; each with job, run or partition, tenant where there is one",
-    "traces.topics": "a span for each batch, linked to the producers' traces, with `tidegate.job`",
-    "traces.clock": (
-        "a span for each run with `tidegate.correlation_id`, `tidegate.tenant`, `tidegate.run`, `tidegate.job`"
+    "logs.topics": (
+        "{names}; with job, topic and partition; a batch with run, epoch and offsets, a dead letter with correlation "
+        "id and tenant"
     ),
+    "logs.clock": (
+        "{names}; those of a run with job, run, correlation id, tenant and brand, those of the schedule or the "
+        "provider with job or provider"
+    ),
+    "traces.topics": (
+        "a span for each batch, linked to the producers' traces, with `tidegate.job`, `tidegate.run` (0: live, else "
+        "the backfill's), `tidegate.epoch`, and of its events the first 32 each of `tidegate.tenant` and "
+        "`tidegate.correlation_id`"
+    ),
+    "traces.clock": (
+        "a span for each run with `tidegate.correlation_id`, `tidegate.tenant`, `tidegate.brand`, `tidegate.run`, "
+        "`tidegate.job`, `tidegate.outcome`"
+    ),
+    "checkpoint.position": (
+        "the position of each partition: `tidegate jobs show {job} --json`, in `batch.settled` as `next_offset`, "
+        "`tidegate_position_offset`"
+    ),
+    "checkpoint.key": (
+        "the key of the last item, scope by scope: `tidegate jobs show {job} --json`, in the log of each batch and at "
+        "the end of a run; a text, so as a metric only when it moved"
+    ),
+    "checkpoint.question": (
+        "the question and the page of its answer, and the cursor, scope by scope: `tidegate jobs show {job} --json`, "
+        "in the log of each page and at the end of a run; the cursor is a time, and so a metric as well"
+    ),
+    "checkpoint.none": "none: each run begins its round at the start",
     "measure.duration": "duration",
     "measure.processed": "items processed",
     "measure.skipped": "items skipped",
@@ -296,11 +325,24 @@ ENGLISH: Mapping[str, str] = {
     "measure.lag": "lag",
     "measure.freshness": "freshness for readers",
     "measure.checkpoint": "checkpoint",
+    "measure.checkpoint_moved": "when the checkpoint last moved",
+    "measure.cursor": "cursor of the scope furthest behind",
+    "measure.calls": "calls of the provider (`outcome`), throttled and failed among them",
+    "measure.held_back": "batches rolled back, to be tried again",
+    "measure.parked": "events that wait behind a dead letter",
+    "measure.age": "age of the newest settled record",
+    "measure.outage": "circuit breakers that are open, by what does not answer",
+    "measure.outbox": "records of all jobs that wait for Kafka",
+    "measure.outbox_age": "lag of what is published",
+    "measure.success": "when a run last ended well, of the scope that has waited longest",
+    "measure.sla": "the SLA, as declared",
     "measure.contention": "lock contention",
     "alert.stuck": "stuck job",
     "alert.backlog": "backlog",
     "alert.freshness": "readers are behind the SLA of {sla}",
     "alert.errors": "errors",
+    "alert.outage": "something that it needs does not answer",
+    "alert.success": "no run has ended well within the SLA of {sla}",
     # Runbooks.
     "failure.behind": "it is behind, or nobody owns its partitions",
     "failure.letters": "dead letters",

@@ -11,6 +11,7 @@ from tidegate.jobs.clockwork.runs import LEASE_TTL
 from tidegate.jobs.clockwork.schedule import Cron, Every
 from tidegate.jobs.clockwork.scopes import AcrossScopes
 from tidegate.jobs.docs.models import fields_of
+from tidegate.jobs.docs.of_topics import OUTBOX
 from tidegate.jobs.docs.requests import calls_of, function_name, handler_names, requests_of
 from tidegate.jobs.docs.sheet import Sheet, code, codes
 from tidegate_kernel import logs
@@ -26,6 +27,14 @@ LOGS = (
     logs.RUNS_SKIPPED,
 )
 FAILURES = ("run_failed", "run_stalled", "overlap", "items", "run_due")
+
+
+def logs_of(job: ClockJob) -> Sequence[str]:
+    return (*LOGS, logs.PROVIDER_THROTTLED, logs.BREAKER_OPENED) if isinstance(job, ProviderSyncJob) else LOGS
+
+
+def checkpoint_of(job: ClockJob) -> str:
+    return "question" if isinstance(job, ProviderSyncJob) else "key"
 
 
 def lock_of(app: App, job: ClockJob) -> str:
@@ -131,15 +140,23 @@ def idempotency(sheet: Sheet, job: ClockJob) -> Iterator[str]:
     yield sheet.point("poison", f"poison.{job.partial_failure}", **poison)
 
 
-def metrics(_: ClockJob) -> Sequence[tuple[str, str]]:
-    return [
+def metrics(job: ClockJob) -> Sequence[tuple[str, str]]:
+    own = [
         ("duration", "tidegate_run_seconds"),
         ("runs", "tidegate_runs_total"),
         ("items", "tidegate_run_items_total"),
         ("backlog", "tidegate_runs_due"),
         ("contention", "tidegate_run_lock_contention_total"),
-        ("checkpoint", "tidegate_run_checkpoint_timestamp_seconds"),
+        ("checkpoint_moved", "tidegate_run_checkpoint_timestamp_seconds"),
+        ("outage", "tidegate_breaker_open"),
     ]
+    if isinstance(job, ProviderSyncJob):
+        own.append(("calls", "tidegate_provider_calls_total"))
+        own.append(("cursor", "tidegate_provider_synced_until_timestamp_seconds"))
+    if job.freshness_sla is not None:
+        own.append(("success", "tidegate_run_last_success_timestamp_seconds"))
+        own.append(("sla", "tidegate_freshness_sla_seconds"))
+    return [*own, *OUTBOX]
 
 
 def alerts(job: ClockJob) -> Sequence[tuple[str, str]]:
@@ -149,7 +166,15 @@ def alerts(job: ClockJob) -> Sequence[tuple[str, str]]:
         ("backlog", f"min_over_time(tidegate_runs_due{{{mine}}}[15m]) > 0"),
         ("errors", f"increase(tidegate_runs_total{failed}[1h]) > 0"),
         ("errors", f"increase(tidegate_run_items_total{failed}[1h]) > 0"),
+        ("outage", f"tidegate_breaker_open{{{mine}}} > 0"),
+        *_late(job),
     ]
+
+
+def _late(job: ClockJob) -> Iterator[tuple[str, str]]:
+    if job.freshness_sla is not None:
+        succeeded = f'tidegate_run_last_success_timestamp_seconds{{job="{job.code}"}}'
+        yield "success", f"time() - {succeeded} > {job.freshness_sla.total_seconds():g}"
 
 
 def _again(sheet: Sheet, job: ClockJob) -> str:

@@ -18,8 +18,11 @@ LOGS = (
     logs.BATCH_HELD_BACK,
     logs.DEAD_LETTER,
     logs.FLOOD_STOPPED,
+    logs.BREAKER_OPENED,
     logs.PARTITION_LOST,
 )
+OUTBOX = (("outbox", "tidegate_outbox_waiting"), ("outbox_age", "tidegate_outbox_oldest_seconds"))
+"""What a job publishes waits there, with that of all others."""
 FAILURES = ("behind", "letters", "blocked", "outage")
 
 
@@ -101,6 +104,14 @@ def idempotency(sheet: Sheet, job: Job) -> Iterator[str]:
     yield sheet.point("poison", f"poison.{_order(job)}", topic=code(_dlq(sheet, job)), job=job.code)
 
 
+def logs_of(_: Job) -> Sequence[str]:
+    return LOGS
+
+
+def checkpoint_of(_: Job) -> str:
+    return "position"
+
+
 def metrics(job: Job) -> Sequence[tuple[str, str]]:
     own = [
         ("duration", "tidegate_batch_seconds"),
@@ -109,14 +120,18 @@ def metrics(job: Job) -> Sequence[tuple[str, str]]:
         ("skipped", "tidegate_events_duplicate_total"),
         ("skipped", "tidegate_events_skipped_total"),
         ("failed", "tidegate_dead_letters_total"),
+        ("held_back", "tidegate_batches_held_back_total"),
         ("backlog", "tidegate_records_behind"),
         ("lag", "tidegate_seconds_behind"),
-        ("checkpoint", "tidegate_last_event_age_seconds"),
-        ("contention", "tidegate_batches_held_back_total"),
+        ("age", "tidegate_last_event_age_seconds"),
+        ("checkpoint", "tidegate_position_offset"),
+        ("contention", "tidegate_partitions_taken_total"),
+        ("outage", "tidegate_breaker_open"),
     ]
     if isinstance(job, ConsumerJob):
-        return own
-    return [*own, ("freshness", "tidegate_reader_seconds_behind"), ("freshness", "tidegate_freshness_burn_rate")]
+        return [*own, ("parked", "tidegate_events_parked_total"), *OUTBOX]
+    late = [("freshness", "tidegate_reader_seconds_behind"), ("freshness", "tidegate_freshness_burn_rate")]
+    return [*own, *late, ("sla", "tidegate_freshness_sla_seconds")]
 
 
 def alerts(job: Job) -> Sequence[tuple[str, str]]:
@@ -129,6 +144,7 @@ def alerts(job: Job) -> Sequence[tuple[str, str]]:
         ("stuck", f"tidegate_partition_stalled{mine} > 0 or tidegate_partition_blocked{mine} > 0"),
         *late,
         ("errors", f"increase(tidegate_dead_letters_total{mine}[15m]) > 0"),
+        ("outage", f"tidegate_breaker_open{mine} > 0"),
     ]
 
 

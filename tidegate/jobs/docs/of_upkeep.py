@@ -46,8 +46,17 @@ def idempotency(sheet: Sheet, job: ClockJob) -> Iterator[str]:
     yield sheet.point("repeatable", "repeatable.upkeep", **run)
 
 
+def logs_of(_: ClockJob) -> Sequence[str]:
+    return LOGS
+
+
+def checkpoint_of(_: ClockJob) -> str:
+    return "none"
+
+
 def metrics(job: ClockJob) -> Sequence[tuple[str, str]]:
-    told = [(what, metric) for what, metric in of_clock.metrics(job) if what not in ("items", "checkpoint")]
+    absent = ("items", "checkpoint_moved", "outbox", "outbox_age")
+    told = [(what, metric) for what, metric in of_clock.metrics(job) if what not in absent]
     return [*told, ("processed", "tidegate_run_items_total")]
 
 

@@ -30,6 +30,7 @@ RUSSIAN: Mapping[str, str] = {
     "label.type": "Тип",
     "label.trigger": "Триггер",
     "label.tier": "Уровень критичности",
+    "label.freshness_sla": "Freshness SLA",
     "label.schedule": "Расписание",
     "label.missed": "Пропущенные запуски",
     "label.overlap": "Наложение запусков",
@@ -47,6 +48,7 @@ RUSSIAN: Mapping[str, str] = {
     "label.logs": "Логи",
     "label.metrics": "Метрики",
     "label.traces": "Трассировка",
+    "label.checkpoint": "Контрольная точка",
     "label.alerts": "Оповещения",
     "column.field": "поле",
     "column.type": "тип",
@@ -79,6 +81,8 @@ RUSSIAN: Mapping[str, str] = {
     "trigger.cron": "cron {cron} в часовом поясе {zone}; ручная команда `tidegate jobs run {job}`",
     "trigger.every": "каждые {span}; ручная команда `tidegate jobs run {job}`",
     "trigger.manual": "только ручная команда `tidegate jobs run {job}`",
+    "freshness_sla.topics": "читатели могут отставать на {span}",
+    "freshness_sla.clock": "последний успешный запуск каждой области не старше {span}",
     "tier.critical": "критический",
     "tier.standard": "обычный",
     "tier.low": "низкий",
@@ -281,11 +285,36 @@ RUSSIAN: Mapping[str, str] = {
     "again.own": "ни один запуск его не повторит, пока {key} даёт ему тот же ключ",
     "again.item_version": "ни один запуск не повторит эту его версию",
     # Observability.
-    "logs": "{names}; в каждом job, запуск или партиция, tenant, если он есть",
-    "traces.topics": "span на каждый пакет, связан с трассами отправителей, с `tidegate.job`",
-    "traces.clock": (
-        "span на каждый запуск с `tidegate.correlation_id`, `tidegate.tenant`, `tidegate.run`, `tidegate.job`"
+    "logs.topics": (
+        "{names}; с job, топиком и партицией; у пакета также запуск, эпоха и offset, у сообщения DLQ — correlation id "
+        "и tenant"
     ),
+    "logs.clock": (
+        "{names}; в логах запуска — job, запуск, correlation id, tenant и бренд, в логах расписания и провайдера — job "
+        "или провайдер"
+    ),
+    "traces.topics": (
+        "span на каждый пакет, связан с трассами отправителей, с `tidegate.job`, `tidegate.run` (0 — обычная работа, "
+        "иначе номер backfill), `tidegate.epoch` и первыми 32 значениями `tidegate.tenant` и `tidegate.correlation_id` "
+        "из его событий"
+    ),
+    "traces.clock": (
+        "span на каждый запуск с `tidegate.correlation_id`, `tidegate.tenant`, `tidegate.brand`, `tidegate.run`, "
+        "`tidegate.job`, `tidegate.outcome`"
+    ),
+    "checkpoint.position": (
+        "позиция в каждой партиции: `tidegate jobs show {job} --json`, в `batch.settled` как `next_offset`, "
+        "`tidegate_position_offset`"
+    ),
+    "checkpoint.key": (
+        "ключ последнего элемента по областям: `tidegate jobs show {job} --json`, в логе каждого пакета и в конце "
+        "запуска; это текст, поэтому метрика говорит лишь, когда она сдвинулась"
+    ),
+    "checkpoint.question": (
+        "запрос и страница его ответа, а также курсор по областям: `tidegate jobs show {job} --json`, в логе каждой "
+        "страницы и в конце запуска; курсор — время, поэтому есть и метрика"
+    ),
+    "checkpoint.none": "нет: каждый запуск начинает обход сначала",
     "measure.duration": "длительность",
     "measure.processed": "обработано",
     "measure.skipped": "пропущено",
@@ -296,11 +325,24 @@ RUSSIAN: Mapping[str, str] = {
     "measure.lag": "отставание",
     "measure.freshness": "свежесть для читателей",
     "measure.checkpoint": "контрольная точка",
+    "measure.checkpoint_moved": "когда сдвинулась контрольная точка",
+    "measure.cursor": "курсор самой отстающей области",
+    "measure.calls": "вызовы провайдера по итогу (`outcome`), среди них throttled и failed",
+    "measure.held_back": "пакеты, откаченные для повтора",
+    "measure.parked": "события, ждущие за сообщением DLQ",
+    "measure.age": "возраст последней обработанной записи",
+    "measure.outage": "разомкнутые circuit breaker по тому, что не отвечает",
+    "measure.outbox": "записи всех job, ждущие Kafka",
+    "measure.outbox_age": "отставание публикуемого",
+    "measure.success": "когда запуск последний раз завершился успешно, у самой отстающей области",
+    "measure.sla": "SLA, как объявлено",
     "measure.contention": "конкуренция за блокировку",
     "alert.stuck": "job застрял",
     "alert.backlog": "растёт очередь",
     "alert.freshness": "читатели отстают от SLA {sla}",
     "alert.errors": "ошибки",
+    "alert.outage": "не отвечает то, что ему нужно",
+    "alert.success": "ни один запуск не завершился успешно за SLA {sla}",
     # Runbooks.
     "failure.behind": "отстаёт, или у партиций нет владельца",
     "failure.letters": "сообщения DLQ",

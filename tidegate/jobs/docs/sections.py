@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import timedelta
 from types import ModuleType
 from typing import Any
 
 from tidegate.jobs.clockwork.declaration import ClockJob
 from tidegate.jobs.clockwork.maintenance_upkeep import is_upkeep
 from tidegate.jobs.clockwork.schedule import Cron, Every
+from tidegate.jobs.declaration import ConsumerJob, Job
 from tidegate.jobs.docs import of_clock, of_topics, of_upkeep
 from tidegate.jobs.docs.coverage import Rule
 from tidegate.jobs.docs.sheet import Sheet, code, codes, kind_of, table
@@ -40,6 +42,15 @@ def classification(sheet: Sheet) -> Iterator[str]:
     yield sheet.point("type", f"type.{type_of(job)}", kind=type(job).__name__)
     yield f"- **{sheet.say('label.trigger')}**: {_own(sheet).trigger(sheet, job)}"
     yield sheet.point("tier", f"tier.{job.tier}")
+    sla = freshness_sla_of(job)
+    if sla is not None:
+        what = "clock" if isinstance(job, ClockJob) else "topics"
+        yield sheet.point("freshness_sla", f"freshness_sla.{what}", span=sheet.span(sla))
+
+
+def freshness_sla_of(job: Job | ClockJob) -> timedelta | None:
+    """How old what its readers see may be, where it promises that."""
+    return None if isinstance(job, ConsumerJob) else job.freshness_sla
 
 
 def type_of(job: Any) -> str:
@@ -81,8 +92,10 @@ def idempotency(sheet: Sheet) -> Iterator[str]:
 
 def observability(sheet: Sheet) -> Iterator[str]:
     own, job = _own(sheet), sheet.job
-    yield sheet.point("logs", "logs", names=codes(own.LOGS))
-    yield sheet.point("traces", "traces.clock" if isinstance(job, ClockJob) else "traces.topics")
+    what = "clock" if isinstance(job, ClockJob) else "topics"
+    yield sheet.point("logs", f"logs.{what}", names=codes(own.logs_of(job)))
+    yield sheet.point("traces", f"traces.{what}")
+    yield sheet.point("checkpoint", f"checkpoint.{own.checkpoint_of(job)}", job=job.code)
     yield f"- **{sheet.say('label.metrics')}**:"
     yield ""
     rows = [[code(metric), sheet.say(f"measure.{what}")] for what, metric in own.metrics(job)]
@@ -90,7 +103,8 @@ def observability(sheet: Sheet) -> Iterator[str]:
     yield ""
     yield f"- **{sheet.say('label.alerts')}**:"
     yield ""
-    sla = sheet.span(job.freshness_sla) if hasattr(job, "freshness_sla") else ""
+    promised = freshness_sla_of(job)
+    sla = "" if promised is None else sheet.span(promised)
     alerts = [[sheet.say(f"alert.{what}", sla=sla), code(condition)] for what, condition in own.alerts(job)]
     yield from table([sheet.say("column.alert"), sheet.say("column.condition")], alerts)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 from datetime import timedelta
+from enum import StrEnum
 
 import structlog
 
@@ -39,6 +40,15 @@ class LeftAlone(Transient):
         self.rest = rest
 
 
+class CallOutcome(StrEnum):
+    """What came of a call: a page; a pause that the provider asks for; a refusal of the question; no answer."""
+
+    ANSWERED = "answered"
+    THROTTLED = "throttled"
+    REFUSED = "refused"
+    FAILED = "failed"
+
+
 @dataclass(frozen=True, slots=True)
 class Supply:
     """What the runs of a job in this process reach their provider through."""
@@ -60,7 +70,7 @@ def gate_of(service: str, job: ProviderSyncJob, pool: Pool) -> Gate:
 
 
 class Calls:
-    """The calls of one run, one after the other."""
+    """The calls of one run, one after the other, each counted by what came of it."""
 
     def __init__(self, supply: Supply, hands: RunHands) -> None:
         self._gate, self._hands = supply.gate, hands
@@ -83,6 +93,7 @@ class Calls:
                 await self._rest(failed, attempts)
                 continue
             await self._gate.answered(admission)
+            self._count(CallOutcome.ANSWERED)
             if not isinstance(answer, Pulled):
                 raise Misconfigured(
                     f"job {self._hands.job.code!r}: its query's handler answers with {type(answer).__name__}, "
@@ -109,6 +120,7 @@ class Calls:
 
     async def _tell(self, error: Exception, admission: Admission) -> None:
         """Everybody who calls the provider knows what this call has come to."""
+        self._count(_outcome_of(error))
         if isinstance(error, Throttled):
             seconds = _pause_of(error)
             await self._gate.pause(seconds)
@@ -117,6 +129,9 @@ class Calls:
             await self._gate.answered(admission)
         elif classify(error) is FailureClass.TRANSIENT or isinstance(error, HandlerTimedOut):
             await self._gate.failed(admission)
+
+    def _count(self, outcome: CallOutcome) -> None:
+        self._hands.metrics.provider_calls.labels(self._hands.job.code, outcome).inc()
 
     async def _rest(self, failed: HandlerFailed, attempts: Attempts) -> None:
         """Returns when the call is to be made again. Raises what `pull` does."""
@@ -141,6 +156,16 @@ class Calls:
         except TimeoutError:
             return
         raise Interrupted("the process is to end")
+
+
+def _outcome_of(error: Exception) -> CallOutcome:
+    match error:
+        case Throttled():
+            return CallOutcome.THROTTLED
+        case Poison() | PageGone():
+            return CallOutcome.REFUSED
+        case _:
+            return CallOutcome.FAILED
 
 
 def _pause_of(error: Throttled) -> float:

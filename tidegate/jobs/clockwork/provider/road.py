@@ -17,7 +17,7 @@ from tidegate.jobs.clockwork.provider.calling import Calls, LeftAlone, Supply
 from tidegate.jobs.clockwork.provider.cursor import SyncCursor, forget_replaced, move_cursor, read_cursor
 from tidegate.jobs.clockwork.provider.pulling import PageGone, Pulled
 from tidegate.jobs.clockwork.provider.question import Question, Way
-from tidegate.jobs.clockwork.runner import Ending, Road
+from tidegate.jobs.clockwork.runner import Ending, Road, logged
 from tidegate.jobs.clockwork.runs import ClaimedRun, RunState, cursor_of, progress_of
 from tidegate.jobs.clockwork.units import RunHands
 from tidegate_kernel import logs
@@ -72,6 +72,7 @@ class ProviderRoad(Road):
         base = _APART if is_told else cursor.run
         begun = Question.read(left)
         if begun is not None and begun.based_on == base:
+            self._begun_at = left
             return cursor, begun
         return cursor, cursor.question(self._job.reach_back).based(base)
 
@@ -133,7 +134,7 @@ class ProviderRoad(Road):
         if (ending := await self._work_items(items)) is not None:
             return ending
         if items:
-            _log.info(logs.RUN_BATCH, items=len(items))
+            _log.info(logs.RUN_BATCH, items=len(items), checkpoint=logged(self.checkpoint))
         return None
 
     async def _work_items(self, items: Sequence[Item]) -> Ending | None:
