@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from tidegate.commands.k8s_settings import settings
 from tidegate.version import __version__
 from tidegate_kernel.errors import Reason
+from tidegate_kernel.settings import KafkaSettings, Settings
 
 ROOT = Path(__file__).resolve().parents[1]
 HELM, DOCKERFILE = ROOT / "helm", ROOT / "Dockerfile"
@@ -69,12 +70,34 @@ def schema(former: str) -> str:
     """`former` with the names that the code knows."""
     found: dict[str, Any] = json.loads(former)
     definitions, free = found["definitions"], settings()
-    definitions["settings"]["properties"] = {
-        name: {"$ref": "#/definitions/setting"} for name, is_secret in free.items() if not is_secret
-    }
+    shapes = dict(_shapes())
+    definitions["settings"]["properties"] = {name: shapes[name] for name, is_secret in free.items() if not is_secret}
     definitions["secretEnv"]["properties"] = {name: {"$ref": "#/definitions/secretKey"} for name in free}
     definitions["replay"]["properties"]["failedFor"]["enum"] = [str(reason) for reason in Reason]
     return f"{_spelled(found, 0)}\n"
+
+
+def _shapes() -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """What each setting may say, as far as its type tells; the program itself knows the rest."""
+    for prefix, declared in (("TIDEGATE_", Settings), ("TIDEGATE_KAFKA_", KafkaSettings)):
+        for name, told in declared.model_json_schema()["properties"].items():
+            yield f"{prefix}{name}".upper(), _shape(next(iter(told.get("anyOf", ())), told))
+
+
+def _shape(told: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Numbers may be quoted: in a variable all is text. Bounds count for numbers alone, patterns for text."""
+    if "enum" in told:
+        return {"enum": told["enum"]}
+    match told.get("type"), told.get("format"):
+        case "integer", _:
+            bounds = {key: told[key] for key in ("minimum", "exclusiveMinimum", "maximum") if key in told}
+            return {"type": ["integer", "string"], **bounds, "pattern": "^[0-9]+$"}
+        case "boolean", _:
+            return {"enum": [True, False, "true", "false"]}
+        case "string", "duration" if "ge" in told:
+            return {"$ref": "#/definitions/seconds"}
+        case _:
+            return {"$ref": "#/definitions/setting"}
 
 
 def _spelled(value: Any, indent: int) -> str:

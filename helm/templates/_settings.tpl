@@ -9,6 +9,10 @@
 {{- $text := toString $value -}}
 {{- /* 83886080 would be written as 8.388608e+07, which no setting takes. */ -}}
 {{- if and (kindIs "float64" $value) (eq $value (float64 (int64 $value))) -}}{{- $text = toString (int64 $value) -}}{{- end -}}
+{{- if regexMatch "^[a-z]+://[^/]*@" $text -}}
+{{- /* The message is without what was said: it is a password, perhaps. */ -}}
+{{- fail (printf "settings.%s: an address with credentials, which everybody could read; they belong in the …_USER setting and in secrets.env" $name) -}}
+{{- end -}}
 {{- $_ := set $own $name $text -}}
 {{- end -}}
 {{- toYaml $own -}}

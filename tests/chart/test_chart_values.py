@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.chart.rendering import refusal
+from tests.chart.rendering import objects, only, refusal, template
 
 _TWO = {"a": {"jobs": ["one"]}, "b": {"jobs": ["one"]}}
 _KEDA = {"kind": "keda", "maxReplicas": 4}
@@ -33,6 +33,45 @@ _MISTAKES: list[Any] = [
         {"secrets": {"env": {"TIDEGATE_POSTGRES_DSN": "shop-postgres"}}},
         ["/secrets/env/TIDEGATE_POSTGRES_DSN", "got string, want object"],
         id="a-secret-without-its-key",
+    ),
+    pytest.param(
+        {"settings": {"TIDEGATE_LANES": "many"}},
+        ["/settings/TIDEGATE_LANES", "'many' does not match"],
+        id="a-setting-that-is-no-number",
+    ),
+    pytest.param(
+        {"settings": {"TIDEGATE_LANES": 0}}, ["/settings/TIDEGATE_LANES", "got 0, want 1"], id="a-setting-out-of-bounds"
+    ),
+    pytest.param(
+        {"settings": {"TIDEGATE_KAFKA_SESSION_TIMEOUT": "60s"}},
+        ["/settings/TIDEGATE_KAFKA_SESSION_TIMEOUT", "'60s' does not match"],
+        id="seconds-with-a-unit",
+    ),
+    pytest.param(
+        {"settings": {"TIDEGATE_KAFKA_SECURITY_PROTOCOL": "sasl_ssl"}},
+        ["/settings/TIDEGATE_KAFKA_SECURITY_PROTOCOL", "'SASL_SSL'"],
+        id="a-setting-that-is-no-choice",
+    ),
+    pytest.param(
+        {"image": {"repository": "registry.example.com/shop:4.2"}},
+        ["/image/repository", "shop:4.2' does not match"],
+        id="a-tag-in-the-repository",
+    ),
+    pytest.param({"image": {"tag": 4.2}}, ["/image/tag", "got number, want string"], id="a-tag-that-is-a-number"),
+    pytest.param({"extraEnv": [{"name": "A", "valeu": "b"}]}, ["/extraEnv/0", "'valeu' not allowed"], id="a-variable"),
+    pytest.param({"worker": {"env": [{"name": "A", "value": 1}]}}, ["/worker/env/0/value"], id="a-variable-unquoted"),
+    pytest.param(
+        {"worker": {"sidecars": [{"name": "beside"}]}}, ["/worker/sidecars/0", "'image'"], id="a-sidecar-without-image"
+    ),
+    pytest.param(
+        {"extraVolumeMounts": [{"name": "a", "path": "/a"}]},
+        ["/extraVolumeMounts/0", "'mountPath'"],
+        id="a-mount-without-path",
+    ),
+    pytest.param(
+        {"tasks": {"tolerations": [{"key": "spot", "operator": "exists"}]}},
+        ["/tasks/tolerations/0/operator", "'Exists'"],
+        id="a-toleration-misspelt",
     ),
     pytest.param({"image": "registry.example.com/shop:4.2"}, ["/image", "got string, want object"], id="image-as-text"),
     pytest.param(
@@ -127,6 +166,33 @@ def test_mistake_is_refused_by_the_name_of_its_key(values: dict[str, Any], said:
     """A typo that is ignored shows weeks later, as a default that nobody chose."""
     message = refusal(values)
     assert [each for each in said if each not in message] == [], message
+
+
+@pytest.mark.parametrize(
+    "setting, address",
+    [
+        ("TIDEGATE_ELASTICSEARCH_URL", "https://shop:secret-word@search:9200"),
+        ("TIDEGATE_OTLP_ENDPOINT", "http://:secret-word@traces"),
+    ],
+)
+def test_credentials_in_an_address_are_refused_and_not_repeated(setting: str, address: str) -> None:
+    """The worker refuses them, too: but by then they stand in a ConfigMap, and in Helm's own storage."""
+    message = refusal({"settings": {setting: address}})
+    assert f"settings.{setting}: an address with credentials" in message
+    assert "secret-word" not in message
+
+
+@pytest.mark.parametrize("repository", ["shop", "registry.example.com/team/shop", "localhost:5000/shop"])
+def test_registry_may_have_a_port(repository: str) -> None:
+    """What looks for a tag must not take the port of a registry for one."""
+    assert template(values={"image": {"repository": repository}}).returncode == 0
+
+
+def test_numbers_may_be_quoted() -> None:
+    """In a variable all is text, and many quote them for that."""
+    said = {"TIDEGATE_LANES": "4", "TIDEGATE_KAFKA_SESSION_TIMEOUT": "45.5", "TIDEGATE_KAFKA_REQUEST_TIMEOUT": "PT40S"}
+    config = only(objects(settings=said), "ConfigMap")["data"]
+    assert said.items() <= config.items()
 
 
 def test_mistakes_are_told_together() -> None:
