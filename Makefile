@@ -31,10 +31,11 @@ SIDE_BY_SIDE := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test: static ## All checks and all tests; ends the servers it started
 	@scripts/setup --test-programs
-	$(PY) scripts/all_tests.py $(SIDE_BY_SIDE)
+	$(PY) scripts/all_tests.py --memory $(SIDE_BY_SIDE)
 
+# `make check test` runs these among all tests: no test twice in one build.
 check: static ## Format, lint, types, imports, unit and architecture tests; needs no server
-	$(PY) scripts/all_tests.py $(SIDE_BY_SIDE) $(wildcard tests/unit tests/architecture)
+	$(if $(filter test,$(MAKECMDGOALS)),,$(PY) scripts/all_tests.py $(SIDE_BY_SIDE) $(wildcard tests/unit tests/architecture))
 
 static: setup
 	.venv/bin/ruff format --check $(SOURCES)
