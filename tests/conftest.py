@@ -23,6 +23,7 @@ from tidegate.stack.names import StackAddresses
 from tidegate.stack.progress import Lines
 from tidegate.stack.stack import Stack
 from tidegate.stack.state import default_folder
+from tidegate_kernel.postgres import connect
 
 _ALLOWED_SKIPS = Path(__file__).with_name("allowed_skips.txt")
 # A slow machine is no defect of a property.
@@ -88,7 +89,7 @@ def topic_prefix(unique_name: Callable[[str], str]) -> str:
 
 @pytest.fixture(scope="session")
 def database_template(stack: StackAddresses, run_id: str) -> Iterator[str]:
-    """The name of a database with Tidegate's whole schema, made once, that tests copy."""
+    """A database with Tidegate's whole schema, made once: the words of CREATE DATABASE that copy it."""
     name = f"template_{run_id}"
 
     async def create() -> None:
@@ -96,7 +97,7 @@ def database_template(stack: StackAddresses, run_id: str) -> Iterator[str]:
         await migrate(_dsn(stack, name))
 
     asyncio.run(create())
-    yield name
+    yield f"TEMPLATE {name} STRATEGY {asyncio.run(_quickest_strategy(stack))}"
     asyncio.run(_administer(stack, f"DROP DATABASE {name} WITH (FORCE)"))
 
 
@@ -110,7 +111,7 @@ async def database(stack: StackAddresses, database_template: str) -> AsyncIterat
 @pytest.fixture
 async def empty_database(stack: StackAddresses) -> AsyncIterator[str]:
     """The DSN of a database of this test's own without any table."""
-    async with _database(stack, "template0") as dsn:
+    async with _database(stack, "TEMPLATE template0") as dsn:
         yield dsn
 
 
@@ -122,13 +123,20 @@ def bouncer(stack: StackAddresses, tmp_path: Path) -> Iterator[Bouncer]:
 
 
 @contextlib.asynccontextmanager
-async def _database(stack: StackAddresses, template: str) -> AsyncIterator[str]:
+async def _database(stack: StackAddresses, copying: str) -> AsyncIterator[str]:
     name = f"test_{secrets.token_hex(6)}"
-    await _administer(stack, f"CREATE DATABASE {name} TEMPLATE {template}")
+    await _administer(stack, f"CREATE DATABASE {name} {copying}")
     try:
         yield _dsn(stack, name)
     finally:
         await _administer(stack, f"DROP DATABASE {name} WITH (FORCE)")
+
+
+async def _quickest_strategy(stack: StackAddresses) -> str:
+    """Files are copied where that is memory; a disk would have to hold them twice before the copy is used."""
+    async with connect(stack.postgres_dsn) as connection:
+        place = await connection.fetchval("SELECT setting FROM pg_settings WHERE name = 'data_directory'")
+    return "FILE_COPY" if str(place).startswith("/dev/shm/") else "WAL_LOG"
 
 
 def _dsn(stack: StackAddresses, database: str) -> str:
