@@ -6,7 +6,7 @@
 import json
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +24,7 @@ SCHEMA, VALUES, README, CHART = (
 _BEGIN, _END = "<!-- values: written by scripts/chart_doc.py -->", "<!-- end of values -->"
 _KEY = re.compile(r"(?P<indent> *)(?P<key>[A-Za-z]\w*):(?: (?P<value>.*))?$")
 _WIDTH = 118
+_MAY_BE_EMPTY = frozenset({"", "null", '""', "{}", "[]"})
 
 
 class Value(NamedTuple):
@@ -66,9 +67,13 @@ def _cell(default: str) -> str:
     return f"`{default}`" if default else "see the file"
 
 
-def schema(former: str) -> str:
-    """`former` with the names that the code knows."""
+def schema(former: str, said: str) -> str:
+    """`former` with the names that the code knows, and with what may not be left empty."""
     found: dict[str, Any] = json.loads(former)
+    for each in values(said):
+        path = each.path.split(".")
+        may_be_empty = each.default in _MAY_BE_EMPTY or each.default.startswith("{")
+        _require(found, path[:-1] if may_be_empty else path)
     definitions, free = found["definitions"], settings()
     shapes = dict(_shapes())
     definitions["settings"]["properties"] = {name: shapes[name] for name, is_secret in free.items() if not is_secret}
@@ -100,6 +105,14 @@ def _shape(told: Mapping[str, Any]) -> Mapping[str, Any]:
             return {"$ref": "#/definitions/setting"}
 
 
+def _require(found: dict[str, Any], path: Sequence[str]) -> None:
+    """`replicas:` with nothing behind it takes the default away, and a template would print nothing in its place."""
+    for key in path:
+        if key not in found.setdefault("required", []):
+            found["required"].append(key)
+        found = found["properties"][key]
+
+
 def _spelled(value: Any, indent: int) -> str:
     """JSON with one line for whatever fits into one."""
     flat = json.dumps(value, ensure_ascii=False)
@@ -126,7 +139,7 @@ def written() -> Mapping[Path, str]:
     said = VALUES.read_text(encoding="utf-8")
     return {
         README: readme(README.read_text(encoding="utf-8"), said),
-        SCHEMA: schema(SCHEMA.read_text(encoding="utf-8")),
+        SCHEMA: schema(SCHEMA.read_text(encoding="utf-8"), said),
         CHART: chart(CHART.read_text(encoding="utf-8")),
         DOCKERFILE: dockerfile(DOCKERFILE.read_text(encoding="utf-8")),
     }

@@ -1,11 +1,15 @@
-{{/* The name that all others begin with. */}}
+{{/* The name that all others begin with. A release may be called `shop.blue` or `2nd`, a Service may not: it would be refused by
+the server when migrations have run. */}}
 {{- define "tidegate.fullname" -}}
-{{- if .Values.fullnameOverride -}}
-{{- .Values.fullnameOverride -}}
-{{- else -}}
-{{- $name := default .Chart.Name .Values.nameOverride -}}
-{{- contains $name .Release.Name | ternary .Release.Name (printf "%s-%s" .Release.Name $name) -}}
+{{- $name := .Values.fullnameOverride -}}
+{{- if not $name -}}
+{{- $chart := default .Chart.Name .Values.nameOverride -}}
+{{- $name = contains $chart .Release.Name | ternary .Release.Name (printf "%s-%s" .Release.Name $chart) -}}
 {{- end -}}
+{{- if not (regexMatch "^[a-z][-a-z0-9]*$" $name) -}}
+{{- fail (printf "the release's name makes %q, and objects' names begin with a letter and hold a-z, 0-9 and - alone: set fullnameOverride" $name) -}}
+{{- end -}}
+{{- $name -}}
 {{- end -}}
 
 {{/* A name of an object: (dict "root" $ "part" "search"). It is refused where labels that Kubernetes makes of it would not fit:

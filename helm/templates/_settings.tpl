@@ -1,5 +1,6 @@
 {{/* The settings that are no secrets, as YAML: those of the values, and those that are the chart's own. */}}
 {{- define "tidegate.settings" -}}
+{{- include "tidegate.checkSettings" .Values -}}
 {{- $own := dict
   "TIDEGATE_HTTP_HOST" .Values.http.host
   "TIDEGATE_HTTP_PORT" (toString .Values.http.port)
@@ -16,6 +17,23 @@
 {{- $_ := set $own $name $text -}}
 {{- end -}}
 {{- toYaml $own -}}
+{{- end -}}
+
+{{/* Refuses what is said twice, and what a worker would refuse when it starts: (VALUES). */}}
+{{- define "tidegate.checkSettings" -}}
+{{- $said := default dict .settings -}}
+{{- range $where, $env := dict "secrets.env" .secrets.env "migrations.secretEnv" .migrations.secretEnv "tasks.secretEnv" .tasks.secretEnv -}}
+{{- range $name, $_ := $env -}}
+{{- if hasKey $said $name -}}
+{{- fail (printf "%s.%s: settings has it, too; say it in one of them" $where $name) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- $rebalance := get $said "TIDEGATE_KAFKA_REBALANCE_TIMEOUT" | default 60 | toString -}}
+{{- /* A duration as PT90S is left to the worker. */ -}}
+{{- if and (regexMatch "^[0-9.]+$" $rebalance) (ge (float64 .drainTimeoutSeconds) (float64 $rebalance)) -}}
+{{- fail (printf "drainTimeoutSeconds: %d is not less than settings.TIDEGATE_KAFKA_REBALANCE_TIMEOUT, %s: Kafka would not wait for it" (int .drainTimeoutSeconds) $rebalance) -}}
+{{- end -}}
 {{- end -}}
 
 {{/* Refuses what would contradict the chart: (dict "root" $ "env" LIST "where" "extraEnv"). */}}

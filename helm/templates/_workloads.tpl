@@ -26,13 +26,19 @@
 {{- define "tidegate.checkWorkloads" -}}
 {{- $root := .root -}}
 {{- $owners := dict -}}
+{{- if and $root.Values.scheduler.jobs (not $root.Values.scheduler.enabled) -}}
+{{- fail "scheduler.jobs: nobody would run them; say scheduler.enabled: true, or name them in a workload" -}}
+{{- end -}}
 {{- range $name, $w := .all -}}
 {{- $where := include "tidegate.where" (dict "root" $root "name" $name) -}}
+{{- if has $name (list "migrate-pre" "migrate-post" "backfill" "replay" "check") -}}
+{{- fail (printf "workloads.%s: pods of other kinds are told by this name; give the workload another" $name) -}}
+{{- end -}}
 {{- if and $w.allJobs $w.jobs -}}
 {{- fail (printf "%s: jobs and allJobs exclude each other" $where) -}}
 {{- end -}}
 {{- if not (or $w.allJobs $w.jobs) -}}
-{{- fail (printf "%s.jobs: name the jobs that it runs%s" $where (hasKey $root.Values.workloads $name | ternary ", or say allJobs: true" "")) -}}
+{{- fail (printf "%s.jobs: name the jobs that it runs%s" $where (hasKey (default dict $root.Values.workloads) $name | ternary ", or say allJobs: true" "")) -}}
 {{- end -}}
 {{- if and $w.allJobs (gt (len $.all) 1) -}}
 {{- fail (printf "%s.allJobs: other workloads run some of these jobs; name the jobs of each" $where) -}}
@@ -64,6 +70,9 @@
 {{- end -}}
 {{- if gt ($scaling.minReplicas | int) ($scaling.maxReplicas | int) -}}
 {{- fail (printf "%s.autoscaling.minReplicas: %d is more than maxReplicas, %d" .where ($scaling.minReplicas | int) ($scaling.maxReplicas | int)) -}}
+{{- end -}}
+{{- if and (eq $scaling.kind "hpa") (not (dig "requests" "cpu" "" (default dict .worker.resources))) -}}
+{{- fail (printf "%s.resources.requests.cpu: autoscaling by CPU measures in parts of it" .where) -}}
 {{- end -}}
 {{- if and (eq $scaling.kind "keda") (not .root.Values.metrics.prometheusUrl) -}}
 {{- fail (printf "metrics.prometheusUrl: %s.autoscaling.kind is keda, which has to ask a Prometheus how far behind the jobs are" .where) -}}

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.chart.rendering import objects, only, refusal, template
+from tests.chart.rendering import helm, objects, only, refusal, template
+from tidegate_kernel.settings import KafkaSettings
 
 _TWO = {"a": {"jobs": ["one"]}, "b": {"jobs": ["one"]}}
 _KEDA = {"kind": "keda", "maxReplicas": 4}
@@ -155,6 +156,87 @@ _MISTAKES: list[Any] = [
         ["replays.a.resume: a run is resumed as it is"],
         id="a-resumed-replay-with-a-filter",
     ),
+    pytest.param({"worker": {"replicas": None}}, ["/worker", "missing property 'replicas'"], id="a-value-left-empty"),
+    pytest.param({"drainTimeoutSeconds": None}, ["missing property 'drainTimeoutSeconds'"], id="a-time-left-empty"),
+    pytest.param({"probes": {"startup": None}}, ["/probes", "missing property 'startup'"], id="a-section-left-empty"),
+    pytest.param({"secrets": None}, ["missing property 'secrets'"], id="a-section-of-maps-left-empty"),
+    pytest.param(
+        {"worker": {"resources": {"limits": {"memroy": "512Mi"}}}},
+        ["/worker/resources/limits", "'memroy' not allowed"],
+        id="a-resource-misspelt",
+    ),
+    pytest.param(
+        {"image": {"repository": "registry.example.com/shop:4.2"}},
+        ["/image/repository", "'registry.example.com/shop:4.2' does not match"],
+        id="a-tag-in-the-repository",
+    ),
+    pytest.param({"image": {"tag": "4.2 "}}, ["/image/tag", "'4.2 ' does not match"], id="a-tag-with-a-space"),
+    pytest.param(
+        {"worker": {"rollingUpdate": {"maxSurge": "1"}}},
+        ["/worker/rollingUpdate/maxSurge", "'1' does not match"],
+        id="a-number-in-quotes",
+    ),
+    pytest.param(
+        {"worker": {"podDisruptionBudget": {"maxUnavailable": "150%"}}},
+        ["/worker/podDisruptionBudget/maxUnavailable", "'150%' does not match"],
+        id="more-than-all",
+    ),
+    pytest.param(
+        {"secrets": {"env": {"TIDEGATE_POSTGRES_DSN": {"name": "Shop_Postgres", "key": "dsn"}}}},
+        ["/secrets/env/TIDEGATE_POSTGRES_DSN/name", "'Shop_Postgres' does not match"],
+        id="a-secret-that-cannot-exist",
+    ),
+    pytest.param(
+        {
+            "settings": {"TIDEGATE_CLICKHOUSE_URL": "http://clickhouse"},
+            "secrets": {"env": {"TIDEGATE_CLICKHOUSE_URL": {"name": "shop", "key": "url"}}},
+        },
+        ["secrets.env.TIDEGATE_CLICKHOUSE_URL: settings has it, too"],
+        id="a-setting-said-twice",
+    ),
+    pytest.param(
+        {"drainTimeoutSeconds": 60},
+        ["drainTimeoutSeconds: 60 is not less than settings.TIDEGATE_KAFKA_REBALANCE_TIMEOUT, 60"],
+        id="a-drain-that-kafka-does-not-wait-for",
+    ),
+    pytest.param({"http": {"port": 80}}, ["/http/port", "got 80"], id="a-port-that-needs-root"),
+    pytest.param(
+        {"probes": {"liveness": {"successThreshold": 2}}},
+        ["/probes/liveness", "'successThreshold' not allowed"],
+        id="a-probe-that-kubernetes-refuses",
+    ),
+    pytest.param(
+        {"metrics": {"rules": {"alertLabels": {"my-team": "orders"}}}},
+        ["/metrics/rules/alertLabels", "'my-team' not allowed"],
+        id="a-label-that-prometheus-refuses",
+    ),
+    pytest.param(
+        {"metrics": {"rules": {"alertLabels": {"severity": "page"}}}},
+        ["/metrics/rules/alertLabels/severity"],
+        id="a-label-that-each-alert-has",
+    ),
+    pytest.param({"migrations": {"topicReplication": 0}}, ["/migrations/topicReplication"], id="topics-without-a-copy"),
+    pytest.param(
+        {"backfills": {"a": {"job": "one", "fromTime": "friday"}}},
+        ["/backfills/a/fromTime", "'friday' does not match"],
+        id="a-time-in-words",
+    ),
+    pytest.param(
+        {"scheduler": {"jobs": ["nightly"]}}, ["scheduler.jobs: nobody would run them"], id="a-scheduler-not-enabled"
+    ),
+    pytest.param(
+        {"workloads": {"backfill": {"jobs": ["one"]}}},
+        ["workloads.backfill: pods of other kinds"],
+        id="a-workload-named-as-a-job-of-the-chart",
+    ),
+    pytest.param(
+        {
+            "worker": {"resources": {"requests": None}},
+            "workloads": {"a": {"jobs": ["one"], "partitions": 8, "autoscaling": {"kind": "hpa"}}},
+        },
+        ["workloads.a.resources.requests.cpu: autoscaling by CPU"],
+        id="autoscaling-by-nothing",
+    ),
     pytest.param(
         {"fullnameOverride": "a-name-that-is-long-as-such"}, ["/fullnameOverride", "maxLength"], id="a-name-too-long"
     ),
@@ -193,6 +275,19 @@ def test_numbers_may_be_quoted() -> None:
     said = {"TIDEGATE_LANES": "4", "TIDEGATE_KAFKA_SESSION_TIMEOUT": "45.5", "TIDEGATE_KAFKA_REQUEST_TIMEOUT": "PT40S"}
     config = only(objects(settings=said), "ConfigMap")["data"]
     assert said.items() <= config.items()
+
+
+@pytest.mark.parametrize("release", ["shop.blue", "2nd"])
+def test_release_whose_name_no_service_may_have_is_refused_at_once(release: str) -> None:
+    """The server would refuse the Service, when the first migrations have run."""
+    done = helm("template", release, "helm")
+    assert f'makes "{release}-tidegate"' in done.stderr
+    assert helm("template", release, "helm", "--set", "fullnameOverride=shop").returncode == 0
+
+
+def test_chart_knows_for_how_long_kafka_waits() -> None:
+    """It refuses a longer drain, also where nobody has said for how long."""
+    assert KafkaSettings().rebalance_timeout.total_seconds() == 60
 
 
 def test_mistakes_are_told_together() -> None:

@@ -115,7 +115,13 @@ def test_cpu_is_the_alternative() -> None:
     """Where no KEDA runs; and it scales what the pods are made by."""
     scaled = only(example("static-members"), "HorizontalPodAutoscaler")["spec"]
     assert scaled["scaleTargetRef"]["kind"] == "StatefulSet"
-    assert scaled["metrics"][0]["resource"]["target"] == {"type": "Utilization", "averageUtilization": 65}
+    (measured,) = (each["containerResource"] for each in scaled["metrics"])
+    # A sidecar that requests no CPU leaves the sum over the pod undefined: with `Resource` this example never scaled.
+    assert measured == {
+        "container": "worker",
+        "name": "cpu",
+        "target": {"type": "Utilization", "averageUtilization": 65},
+    }
     assert scaled["behavior"]["scaleDown"]["stabilizationWindowSeconds"] == 300
 
 
