@@ -104,6 +104,13 @@ the day. (dict "of" LABELS "rules" VALUES) */}}
   for: 30m
   summary: "Runs of {{ "{{ $labels.job }}" }} wait for the lock of another run all the time."
   expr: sum by (namespace, service, job) (increase(tidegate_run_lock_contention_total{ {{- $of -}} }[10m])) > 0
+- name: TidegateRunsLate
+  severity: warning
+  for: 5m
+  summary: "No run of {{ "{{ $labels.job }}" }} has ended well for {{ "{{ $value | humanizeDuration }}" }}, which is longer than it promises."
+  expr: >-
+    time() - max by (namespace, service, job) (tidegate_run_last_success_timestamp_seconds{ {{- $of -}} })
+    > on (namespace, service, job) max by (namespace, service, job) (tidegate_freshness_sla_seconds{ {{- $of -}} })
 - name: TidegateInboxUpkeepLate
   severity: warning
   for: 1h

@@ -63,6 +63,8 @@ def test_registry_is_told_without_any_server(clocked: Cli) -> None:
     assert "tidegate.letters" in listed.stdout, "the service's own upkeep is among them"
     for words in ("PaymentsDue", "Note", "docs/runbooks/notes.md", "once for each occasion", "{tenant}"):
         assert words in shown.stdout
+    assert "note: without its checkpoints" in shown.stderr
+    assert json.loads(clocked.run("jobs", "show", "notes", "--json", **away).stdout)["progress"] is None
     assert "2 jobs are declared whole: notes, asked" in checked.stdout
 
 
@@ -120,6 +122,9 @@ def test_worker_runs_what_the_clock_brings_and_what_is_asked_for(clocked: Cli, w
 
     assert (first["is_new"], again) == (True, {"run": first["run"], "is_new": False})
     assert rows(f"SELECT processed FROM tidegate.job_run WHERE id = {first['run']}")[0][0] == 5
+    (stands,) = clocked.json("jobs", "show", "asked")["progress"]
+    assert (stands["tenant"], stands["checkpoint"]) == ("acme", "p004")
+    assert "p004" in clocked.run("jobs", "show", "asked").stdout
     table = clocked.run("jobs", "runs", "asked")
     assert "tests" in table.stdout
     assert "[x]" in table.stdout

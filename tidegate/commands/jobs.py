@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from datetime import datetime
 from typing import Annotated, Any
 
 import typer
@@ -17,6 +18,7 @@ from tidegate.commands.jobs_items import (
     items_command,
     replay_command,
 )
+from tidegate.commands.jobs_progress import progress_now
 from tidegate.commands.jobs_runs import (
     CANCEL_EXAMPLES,
     RUN_EXAMPLES,
@@ -52,13 +54,18 @@ def show_command(
     app: AppOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show all that is declared of a job, and what follows from its kind. Needs no server."""
+    """Show all that is declared of a job and, where Postgres answers, its checkpoints: where it stands now."""
     loaded = load_app(app)
-    entry = entry_of(loaded, loaded.any_job(job))
+    declared = loaded.any_job(job)
+    entry, progress = entry_of(loaded, declared), progress_now(loaded.service, declared)
     if as_json:
-        print_json(asdict(entry))
-    else:
-        print_table(["field", "is"], _fields(entry))
+        print_json(asdict(entry) | {"progress": progress})
+        return
+    print_table(["field", "is"], _fields(entry))
+    if progress:
+        columns = [name for name in progress[0] if any(row[name] not in (None, "") for row in progress)]
+        tell("")
+        print_table(columns, [[_cell(row[name]) for name in columns] for row in progress])
 
 
 @job_commands.command("check", epilog=examples("tidegate jobs check --app shop.app:app   [dim]# in CI[/dim]"))
@@ -85,6 +92,12 @@ job_commands.command("discard", epilog=DISCARD_EXAMPLES)(discard_command)
 def _fields(entry: RegistryEntry) -> list[list[Any]]:
     told = {name: value for name, value in asdict(entry).items() if name != "kind_needs" and value is not None}
     return [[name.replace("_", " "), _shown(value)] for name, value in (told | dict(entry.kind_needs)).items()]
+
+
+def _cell(value: object) -> str | None:
+    if isinstance(value, datetime):
+        return f"{value:%Y-%m-%d %H:%M:%SZ}"
+    return None if value is None else escape(str(value))
 
 
 def _shown(value: Any) -> str:

@@ -647,3 +647,24 @@ LEFT JOIN LATERAL (
     LIMIT 1
 ) AS l ON true
 WHERE j.service = $1 AND j.code = ANY($2::text[]);
+
+-- name: clock_progress
+-- How far a job by the clock has come, scope by scope: its checkpoint, and its provider's cursor where it has one.
+-- $1 service, $2 code, $3 how many.
+WITH scopes AS (
+    SELECT c.job, c.tenant, c.brand
+    FROM tidegate.job_checkpoint AS c
+    UNION
+    SELECT p.job, p.tenant, p.brand
+    FROM tidegate.provider_cursor AS p
+)
+SELECT
+    s.tenant, s.brand, c.cursor AS checkpoint, c.first_run, c.token, coalesce(c.moved_at, p.moved_at) AS moved_at,
+    p.synced_until
+FROM scopes AS s
+JOIN tidegate.job AS j ON j.id = s.job
+LEFT JOIN tidegate.job_checkpoint AS c ON c.job = s.job AND c.tenant = s.tenant AND c.brand = s.brand
+LEFT JOIN tidegate.provider_cursor AS p ON p.job = s.job AND p.tenant = s.tenant AND p.brand = s.brand
+WHERE j.service = $1 AND j.code = $2
+ORDER BY s.tenant, s.brand
+LIMIT $3
