@@ -68,9 +68,10 @@ class Records:
     clock: StandingClock
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     metrics: Metrics = field(default_factory=Metrics)
+    topic: str = "shop.discs"
 
     def app(self, job: ProviderSyncJob) -> App:
-        handlers = [fetch(AskForDiscs, fetch_discs), handle(KeepDisc, keep_disc("shop.discs"))]
+        handlers = [fetch(AskForDiscs, fetch_discs), handle(KeepDisc, keep_disc(self.topic))]
         return App(service="shop", owner="tests", jobs=[], handlers=handlers, clock_jobs=[job])
 
     def hands(self, job: ProviderSyncJob) -> RunHands:
@@ -119,7 +120,7 @@ class Records:
 
     async def published(self) -> list[tuple[str, int]]:
         """The events that the shop has published, in order."""
-        rows = await self.pool.fetch("SELECT value FROM tidegate.outbox WHERE topic = 'shop.discs' ORDER BY id")
+        rows = await self.pool.fetch("SELECT value FROM tidegate.outbox WHERE topic = $1 ORDER BY id", self.topic)
         return [(told["disc_id"], told["price_cents"]) for told in (json.loads(row["value"]) for row in rows)]
 
     async def run(self) -> dict[str, Any]:

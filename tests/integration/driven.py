@@ -19,7 +19,7 @@ from tidegate_kernel.postgres import Pool
 
 @dataclass(frozen=True)
 class Place:
-    """Where a driven job works: a database of its own, real stores, a name that nobody else uses, a folder."""
+    """Where a driven job works: a database of its own, real servers, a name that nobody else uses, a folder."""
 
     pool: Pool
     dsn: str
@@ -37,6 +37,8 @@ class Driven(ABC):
     """Whether what comes behind a failing item waits for it."""
     is_mended_by_work: ClassVar[bool] = True
     """Whether an item that can be done by now is done by the next work, without anybody asking for it."""
+    makes_letters: ClassVar[bool] = True
+    """Whether an item that cannot be done becomes a dead letter, which is published."""
     deed_by_hand: ClassVar[Action] = Action.DLQ_REPLAY
     """What `by_hand` is called in the audit."""
 
@@ -102,5 +104,9 @@ class Driven(ABC):
         return None
 
     async def events(self) -> int | None:
-        """How many events were published; None for a job that publishes none."""
+        """How many events are in the topic that the job publishes to; None for a job that publishes none."""
         return None
+
+    @abstractmethod
+    async def letters(self) -> int:
+        """How many dead letters are in the topic of those of the job."""

@@ -1,4 +1,4 @@
-"""Jobs of the shop by the clock, as the shared suite drives them."""
+"""Jobs of the shop by the clock, as the shared suite drives them: what they publish is read from the real Kafka."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -20,6 +20,7 @@ from examples.shop.exports.removal import RemoveExport, place_of
 from tests.integration.clockwork import until
 from tests.integration.disc_company import VINYL, Records, catalogue_job, record_shop
 from tests.integration.driven import Driven, Place
+from tests.integration.driven_kafka import Topics
 from tests.integration.shop_books import AURORA, BookShop
 from tests.integration.shop_exports import ExportShop
 from tidegate import App, Handler, Scope
@@ -39,7 +40,7 @@ from tidegate_kernel.permissions import Action, Actor, Role
 from tidegate_kernel.settings import Settings
 
 ALICE = Actor("alice", Role.OPERATOR)
-_Before = Callable[[Any], Awaitable[None]]
+_Look = Callable[[Any], Awaitable[None]]
 _QUICK = RetryPolicy(attempts=3, unexpected_attempts=2, first_delay=timedelta(milliseconds=5))
 
 
@@ -52,10 +53,22 @@ class ClockDriven(Driven):
     scope: ClassVar[Scope] = AURORA
     pages: Sequence[str | None] = ()
     """Behind which places the latest work has asked for a page, in order."""
+    topic: str | None = None
+    """What the job publishes its events to."""
 
-    def __init__(self, place: Place, app: App, job: ClockJob, *, deps: Any = None, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        place: Place,
+        app: App,
+        job: ClockJob,
+        topics: Topics,
+        *,
+        deps: Any = None,
+        clock: Clock | None = None,
+    ) -> None:
         job = replace(job, retry=_QUICK)
         self.place, self.job, self.deps, self.clock = place, job, deps, clock or SystemClock()
+        self.topics = topics
         self.app = replace(app, jobs=[], clock_jobs=[job])
         self.stop = asyncio.Event()
 
@@ -131,6 +144,12 @@ class ClockDriven(Driven):
         assert (run.is_replay, [run.id]) == (True, replayed.runs)
         assert await self._process(run) is RunState.DONE
 
+    async def events(self) -> int | None:
+        return None if self.topic is None else len(await self.topics.read(self.topic))
+
+    async def letters(self) -> int:
+        return await self.topics.letters(self.app.dlq_topic(self.job.job_code))
+
     async def failed(self) -> int:
         found: int = await self.place.pool.fetchval("SELECT count(*) FROM tidegate.job_item WHERE outcome <> 'done'")
         ended: int = await self.place.pool.fetchval("SELECT count(*) FROM tidegate.job_run WHERE state = 'failed'")
@@ -176,54 +195,66 @@ class ClockDriven(Driven):
         await scheduler.begin([self.job])
         return scheduler
 
-    async def _process(self, run: ClaimedRun, *, before: _Before | None = None) -> RunState | None:
+    async def _process(
+        self, run: ClaimedRun, *, before: _Look | None = None, after: _Look | None = None
+    ) -> RunState | None:
         settings = Settings(postgres_dsn=SecretStr(self.place.dsn))
         self.pages = asked = list[str | None]()
 
         async def note(query: Any) -> None:
             asked.append(self.page_of(query).after)
 
-        app = _watched(self.app, self.job.query, note)
-        if before is not None:
-            app = _watched(app, self.job.command, before)
+        app = _watched(self.app, self.job.query, before=note)
+        app = _watched(app, self.job.command, before=before, after=after)
         with ThreadPoolExecutor(1) as threads:
             resources = Resources(settings, self.place.pool, self.clock, Metrics(), threads, "tests", self.deps)
-            return await work_off(hands_of(app, self.job, resources, stop=self.stop), run)
+            ended = await work_off(hands_of(app, self.job, resources, stop=self.stop), run)
+        await self.topics.relay()
+        return ended
 
     async def _die(self, run: ClaimedRun) -> None:
-        """The process is gone in the middle of the third call of a handler."""
-        hangs = asyncio.Event()
+        """The process is gone when its third unit is done but for the COMMIT: it waits for the row of its lease.
 
-        async def hang() -> None:
-            hangs.set()
-            await asyncio.Event().wait()
+        What was published by then is on its way before anybody goes on, and the outbox has forgotten it.
+        """
+        async with self.place.pool.acquire() as holder:
+            pid = await holder.fetchval("SELECT pg_backend_pid()")
 
-        dying = asyncio.create_task(self._process(run, before=_at_call(3, hang)))
-        await asyncio.wait_for(hangs.wait(), 30)
-        dying.cancel()
+            async def hold() -> None:
+                await holder.execute("SELECT FROM tidegate.lease WHERE name = $1 FOR UPDATE", run.lock_name)
+
+            async with holder.transaction():
+                dying = asyncio.create_task(self._process(run, after=_at_call(3, hold)))
+                await until(partial(self._is_waited_for, pid))
+                dying.cancel()
         await asyncio.wait([dying])
+        await self.topics.relay()
 
 
-def _at_call(number: int, act: Callable[[], Awaitable[None]]) -> _Before:
-    """`act` before the handler that is called as the `number`th."""
+def _at_call(number: int, act: Callable[[], Awaitable[None]]) -> _Look:
+    """`act` at the `number`th call of a handler."""
     calls = 0
 
-    async def before(_: object) -> None:
+    async def look(_: object) -> None:
         nonlocal calls
         calls += 1
         if calls == number:
             await act()
 
-    return before
+    return look
 
 
-def _watched(app: App, maker: Callable[..., Any], before: _Before) -> App:
-    """The app, whose handlers of what `maker` makes call `before` first, with it."""
+def _watched(app: App, maker: Callable[..., Any], *, before: _Look | None = None, after: _Look | None = None) -> App:
+    """The app, whose handlers of what `maker` makes call `before` first and `after` last, with it."""
 
     def watching(function: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
         async def watched(*arguments: Any) -> Any:
-            await before(arguments[0])
-            return await function(*arguments)
+            if before is not None:
+                await before(arguments[0])
+            answer = await function(*arguments)
+            if after is not None:
+                await after(arguments[0])
+            return answer
 
         return watched
 
@@ -236,19 +267,26 @@ def _watched(app: App, maker: Callable[..., Any], before: _Before) -> App:
     return replace(app, handlers=handlers)
 
 
+def _topics(place: Place, app: App, job: ClockJob, *published: str) -> AbstractAsyncContextManager[Topics]:
+    """What the job publishes to: its events and its dead letters."""
+    return Topics.at(place, dict.fromkeys([*published, app.dlq_topic(job.job_code)], 1))
+
+
 class ExpiredExportsDriven(ClockDriven):
     """Items are expired exports; a bad one has a directory where its file should be."""
 
     code = "expired-exports"
+    makes_letters = False
 
     @classmethod
     @asynccontextmanager
     async def at(cls, place: Place) -> AsyncIterator[Self]:
-        shop = ExportShop(place.pool, place.dsn, place.folder / "exports")
+        shop = ExportShop(place.pool, place.dsn, place.folder / "exports", prefix=place.prefix)
         await shop.prepare()
-        made = cls(place, shop.app, shop.job, deps=_Files(shop.files))
-        made.shop, made.bad, made.places = shop, [], []
-        yield made
+        async with _topics(place, shop.app, shop.job) as topics:
+            made = cls(place, shop.app, shop.job, topics, deps=_Files(shop.files))
+            made.shop, made.bad, made.places = shop, [], []
+            yield made
 
     shop: ExportShop
     bad: list[UUID]
@@ -296,11 +334,12 @@ class ReconciliationDriven(ClockDriven):
     @classmethod
     @asynccontextmanager
     async def at(cls, place: Place) -> AsyncIterator[Self]:
-        shop = BookShop(place.pool, place.dsn)
+        shop = BookShop(place.pool, place.dsn, prefix=place.prefix)
         await shop.prepare()
-        made = cls(place, shop.app, shop.job)
-        made.shop, made.customers = shop, 0
-        yield made
+        async with _topics(place, shop.app, shop.job, shop.topic) as topics:
+            made = cls(place, shop.app, shop.job, topics)
+            made.shop, made.customers, made.topic = shop, 0, shop.topic
+            yield made
 
     shop: BookShop
     customers: int
@@ -321,9 +360,6 @@ class ReconciliationDriven(ClockDriven):
     async def done(self) -> int:
         return len(await self.shop.corrections())
 
-    async def events(self) -> int | None:
-        return len(await self.shop.published())
-
     async def _differ(self, cents: int) -> None:
         self.customers += 1
         await self.shop.order(self.scope, f"n{self.customers:03}", cents)
@@ -339,6 +375,7 @@ class DiscCatalogueDriven(ClockDriven):
     code = "disc-catalogue"
     scope = VINYL
     stops_at_failure = True
+    makes_letters = False
     deed_by_hand = Action.RUN_TRIGGER
 
     @classmethod
@@ -346,9 +383,12 @@ class DiscCatalogueDriven(ClockDriven):
     async def at(cls, place: Place) -> AsyncIterator[Self]:
         async with record_shop(place.pool, place.dsn, place.folder / "keys.json") as records:
             job = catalogue_job(run_attempts=2, batch_size=2)
-            made = cls(place, records.app(job), job, deps=records.deps, clock=records.clock)
-            made.records, made.sold = records, 0
-            yield made
+            records.topic = f"{place.prefix}{records.topic}"
+            app = replace(records.app(job), service=f"{place.prefix}shop")
+            async with _topics(place, app, job, records.topic) as topics:
+                made = cls(place, app, job, topics, deps=records.deps, clock=records.clock)
+                made.records, made.sold, made.topic = records, 0, records.topic
+                yield made
 
     records: Records
     sold: int
@@ -391,7 +431,5 @@ class DiscCatalogueDriven(ClockDriven):
         assert await self._process(await self._claim()) is RunState.DONE
 
     async def done(self) -> int:
-        return len(await self.records.published())
-
-    async def events(self) -> int | None:
-        return len(await self.records.published())
+        """Prices in the topic: what is in the table would be the same after a double."""
+        return len(await self.topics.read(self.records.topic))

@@ -1,15 +1,13 @@
-"""Jobs of the shop on topics, as the shared suite drives them: real Postgres and real stores, Kafka in memory.
-
-The memory's Kafka passes the contract suite of the real one; what real Kafka adds is tested beside it.
-"""
+"""Jobs of the shop on topics, as the shared suite drives them: real Kafka, real Postgres, real stores."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 from abc import abstractmethod
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Any, Self
 from uuid import UUID
@@ -22,21 +20,32 @@ from projections.clickhouse import ClickHouse
 from projections.clickhouse_connection import Connection
 from projections.elasticsearch import Elasticsearch
 from projections.elasticsearch_sink import connect
+from projections.sink import Sink
+from tests.integration.clockwork import until
 from tests.integration.driven import Driven, Place
+from tests.integration.driven_kafka import Topics
 from tests.integration.road import Road, SentRecord
-from tidegate import App, testing
-from tidegate.assembly import assemble
+from tidegate import App
+from tidegate.assembly import JobParts, assemble, live_loop
 from tidegate.jobs.declaration import Job
 from tidegate.jobs.replays import Asked
+from tidegate.migrations.phases import Phase
+from tidegate.migrations.service import ServiceMigrations
 from tidegate.replaying import ReplayOptions, run_replay
-from tidegate.testing import Driver
+from tidegate.resources import Resources
+from tidegate_kernel.clock import SystemClock
 from tidegate_kernel.errors import StaleOwner
+from tidegate_kernel.kafka import join_group
+from tidegate_kernel.metrics import Metrics
 from tidegate_kernel.permissions import Actor
-from tidegate_kernel.settings import Settings
-from tidegate_kernel.source import Outgoing
+from tidegate_kernel.settings import KafkaSettings, Settings
+from tidegate_kernel.source import Assigned, Outgoing, RecordSource, Revoked
 
 _CENTS = 100
 """The total of every order: sums say how many acted."""
+_PARTITIONS = 2
+_REWIND = "UPDATE tidegate.position SET next_offset = 0"
+_POSITIONS = "SELECT count(*) FROM tidegate.position"
 
 
 class TopicDriven(Driven):
@@ -44,22 +53,27 @@ class TopicDriven(Driven):
 
     is_mended_by_work = False
 
-    def __init__(self, place: Place, app: App, driver: Driver) -> None:
-        self.place, self.app, self.driver = place, app, driver
+    def __init__(self, place: Place, app: App, topics: Topics, resources: Resources, *, sink: Sink | None) -> None:
+        self.place, self.app, self.topics, self.resources, self.sink = place, app, topics, resources, sink
+        self.job = app.jobs[0]
         self.offered: list[Outgoing] = []
+        self.written = 0
 
     @classmethod
     @asynccontextmanager
     async def at(cls, place: Place) -> AsyncIterator[Self]:
-        declared = shop(place.prefix)
+        declared, settings = shop(place.prefix), cls._settings(place)
         job = replace(declared.job(cls.code), batch_size=5)
         app = replace(declared, jobs=[job], clock_jobs=[], lifespan=None)
-        try:
-            async with testing.run(app, db=place.dsn, deps=object(), real_sinks=True) as driver:
-                await driver._jobs.stop()
-                yield cls(place, app, driver)
-        finally:
-            await _drop(job, cls._settings(place))
+        partitions = {job.topics[0].name: _PARTITIONS, app.dlq_topic(job.job_code): 1}
+        assert app.migrations is not None
+        await ServiceMigrations(app.service, app.migrations).apply(place.dsn, Phase.ALL)
+        async with AsyncExitStack() as opened:
+            topics = await opened.enter_async_context(Topics.at(place, partitions))
+            threads = opened.enter_context(ThreadPoolExecutor(1))
+            resources = Resources(settings, place.pool, SystemClock(), Metrics(), threads, "tests", object())
+            opened.push_async_callback(_drop, job, settings)
+            yield cls(place, app, topics, resources, sink=await _open_sink(opened, job, settings))
 
     async def offer(self, count: int) -> None:
         for _ in range(count):
@@ -72,48 +86,50 @@ class TopicDriven(Driven):
                 "total_cents": _CENTS,
                 "version": 1,
             }
-            self._send(json.dumps(order).encode())
+            self._offer(json.dumps(order).encode())
+        await self._send(self.offered[-count:])
 
     async def offer_bad(self) -> None:
-        self._send(b"no json")
+        self._offer(b"no json")
+        await self._send(self.offered[-1:])
 
     async def mend(self) -> None:
         """Nothing mends a record; somebody edits or discards its letter."""
 
     async def work(self) -> None:
-        self.driver._jobs.start()
-        await self.driver.settled()
-        await self.driver._jobs.stop()
+        async with self._consumer() as consumer:
+            await self._until(consumer, self._has_settled_all)
+        await self._show()
 
     async def trigger_again(self) -> None:
-        for sent in self.offered:
-            self.driver.broker.append(sent)
+        await self._send(self.offered)
         await self.work()
 
     async def work_with_a_death(self) -> None:
-        self.driver._jobs.start()
-        await self.driver.settled()
-        await self.driver.redeliver_all()
-        await self.driver._jobs.stop()
+        """The first is cut off behind its first batch; the last finds every position at the beginning."""
+        with suppress(asyncio.CancelledError):
+            async with self._consumer() as consumer:
+                await self._until(consumer, self._has_settled_some)
+                consumer.cancel()
+        await self.topics.relay()
+        await self.work()
+        await self.place.pool.execute(_REWIND)
+        await self.work()
 
     async def work_stopped(self) -> None:
-        self.driver._jobs.start()
-        async with asyncio.timeout(30):
-            while not await self.progress():
-                await asyncio.sleep(0.01)  # a row in a database tells nobody of its change
-        await self.driver._jobs.stop()
-        await self._render()
+        async with self._consumer() as consumer:
+            await self._until(consumer, self._has_settled_some)
+        await self._show()
 
     async def contend(self) -> int:
-        job = self.app.jobs[0]
-        elsewhere = replace(job, topics=[replace(job.topics[0], name="orders")])
-        sink = self.driver._sinks.get(self.code)
+        """Both have taken over partition 0 of a topic, one after the other, and have the same records in hand."""
+        elsewhere = replace(self.job, topics=[replace(self.job.topics[0], name="orders")])
         records = [
             SentRecord(offset, sent.value, list(sent.headers), sent.key) for offset, sent in enumerate(self.offered)
         ]
         roads = []
         for _ in range(2):
-            parts = await assemble(self.app, elsewhere, self.driver._resources, sink=sink)
+            parts = await assemble(self.app, elsewhere, self.resources, sink=self.sink)
             roads.append(Road(parts, self.place.pool))
             await roads[-1].take_over()
         finished = 0
@@ -121,13 +137,12 @@ class TopicDriven(Driven):
             with suppress(StaleOwner):
                 await road.handle(records)
                 finished += 1
-        await self._render()
+        await self._show()
         return finished
 
     async def by_hand(self, actor: Actor) -> None:
         letters: list[UUID] = [row["id"] for row in await self.place.pool.fetch("SELECT id FROM tidegate.dead_letter")]
-        job = self.app.jobs[0].job_code
-        asked = Asked(code=job, kind=RunKind.REPLAY, letters=letters, digest="d", reason="a test")
+        asked = Asked(code=self.job.job_code, kind=RunKind.REPLAY, letters=letters, digest="d", reason="a test")
         settings = self._settings(self.place)
         await run_replay(self.app, settings, asked, ReplayOptions(), actor=actor, stop=asyncio.Event())
 
@@ -150,12 +165,60 @@ class TopicDriven(Driven):
         )
         return found
 
-    async def _render(self) -> None:
-        await self.driver._jobs.rendered()
-        for sink in self.driver._sinks.values():
-            await sink.refresh()
+    async def letters(self) -> int:
+        return await self.topics.letters(self.app.dlq_topic(self.job.job_code))
 
-    def _send(self, value: bytes) -> None:
+    @asynccontextmanager
+    async def _consumer(self) -> AsyncIterator[asyncio.Task[None]]:
+        """A process that consumes; it is asked to stop at the end of the block, and has stopped after it."""
+        loop = live_loop(await self._parts(), self._join, SystemClock())
+        task = asyncio.create_task(loop.run(), name=self.code)
+        try:
+            yield task
+        finally:
+            loop.stop()
+            await asyncio.wait([task])
+        task.result()
+
+    async def _parts(self) -> JobParts:
+        return await assemble(self.app, self.job, self.resources, sink=self.sink)
+
+    def _join(self, assigned: Assigned, revoked: Revoked) -> AbstractAsyncContextManager[RecordSource]:
+        return join_group(
+            self.topics.settings,
+            group=self.app.group(self.job.job_code),
+            topics=[topic.name for topic in self.job.topics],
+            on_assigned=assigned,
+            on_revoked=revoked,
+        )
+
+    async def _until(self, consumer: asyncio.Task[None], is_so: Callable[[], Awaitable[bool]]) -> None:
+        """Raises what has ended the consumer before."""
+
+        async def is_so_or_over() -> bool:
+            return consumer.done() or await is_so()
+
+        await until(is_so_or_over)
+        if consumer.done():
+            consumer.result()
+
+    async def _has_settled_all(self) -> bool:
+        has_begun: bool = await self.place.pool.fetchval(_POSITIONS) == _PARTITIONS
+        return has_begun and await self.progress() == self.written
+
+    async def _has_settled_some(self) -> bool:
+        return await self.progress() > 0
+
+    async def _show(self) -> None:
+        """Readers see what was settled, and what was published is in its topic."""
+        renderer = (await self._parts()).renderer
+        if renderer is not None:
+            await renderer.render_all()
+        if self.sink is not None:
+            await self.sink.refresh()
+        await self.topics.relay()
+
+    def _offer(self, value: bytes) -> None:
         number = len(self.offered)
         told = {
             "ce_specversion": "1.0",
@@ -166,20 +229,23 @@ class TopicDriven(Driven):
             "ce_brandid": "vinyl",
         }
         headers = [(name, text.encode()) for name, text in told.items()]
-        topic = self.app.jobs[0].topics[0].name
-        self.offered.append(Outgoing(topic, value, b"o%d" % number, headers))
-        self.driver.broker.append(self.offered[-1])
+        self.offered.append(Outgoing(self.job.topics[0].name, value, b"o%d" % number, headers))
+
+    async def _send(self, records: Sequence[Outgoing]) -> None:
+        await self.topics.send(records)
+        self.written += len(records)
 
     @staticmethod
     def _settings(place: Place) -> Settings:
         return Settings(
             postgres_dsn=SecretStr(place.dsn),
+            kafka=KafkaSettings(bootstrap=place.stack.kafka_bootstrap),
             elasticsearch_url=place.stack.elasticsearch_url,
             clickhouse_url=place.stack.clickhouse_url,
         )
 
     async def _documents(self, field: str) -> int:
-        sink = self.app.jobs[0].sink  # type: ignore[union-attr]  # it is a projection or a fold
+        sink = self.job.sink  # type: ignore[union-attr]  # it is a projection or a fold
         async with connect(self._settings(self.place)) as client:
             found = await client.search(index=sink.name, size=100)
         return sum(hit["_source"][field] for hit in found["hits"]["hits"])
@@ -214,10 +280,19 @@ class RevenueDriven(TopicDriven):
         connection = Connection(self._settings(self.place))
         try:
             client: Any = await connection.client()
-            name = self.app.jobs[0].sink.name  # type: ignore[union-attr]  # it is a projection
+            name = self.job.sink.name  # type: ignore[union-attr]  # it is a projection
             return int((await client.query(f"SELECT sum(cents) FROM {name}")).result_rows[0][0])
         finally:
             await connection.close()
+
+
+async def _open_sink(opened: AsyncExitStack, job: Job, settings: Settings) -> Sink | None:
+    declared = getattr(job, "sink", None)
+    if declared is None:
+        return None
+    sink: Sink = await opened.enter_async_context(declared.open(settings))
+    await sink.prepare()
+    return sink
 
 
 async def _drop(job: Job, settings: Settings) -> None:

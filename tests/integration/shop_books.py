@@ -30,8 +30,8 @@ from tidegate_kernel.settings import Settings
 
 AURORA, BOREALIS = Scope("aurora", "vinyl"), Scope("borealis", "vinyl")
 CLOSED = datetime(2026, 5, 1, tzinfo=UTC)
-TOPIC = "shop.ledger-corrections"
 ALICE = Actor("alice", Role.OPERATOR)
+_TOPIC = "shop.ledger-corrections"
 
 Correct = Callable[[CorrectAccount, Context[Any]], Awaitable[None]]
 
@@ -41,10 +41,11 @@ _MIGRATIONS = Path(__file__).parents[2] / "examples" / "shop" / "migrations"
 class BookShop:
     """The job as the shop declares it, two accounts a page."""
 
-    def __init__(self, pool: Pool, dsn: str) -> None:
+    def __init__(self, pool: Pool, dsn: str, *, prefix: str = "") -> None:
         self.pool, self.settings = pool, Settings(postgres_dsn=SecretStr(dsn))
         self.stop = asyncio.Event()
-        declared = shop()
+        declared = shop(prefix)
+        self.topic = f"{prefix}{_TOPIC}"
         self.job = replace(
             declared.clock_job("nightly-reconciliation"),
             batch_size=2,
@@ -95,7 +96,7 @@ class BookShop:
 
     async def published(self) -> list[str]:
         read = "SELECT convert_from(key, 'UTF8') AS key FROM tidegate.outbox WHERE topic = $1 ORDER BY id"
-        return [row["key"] for row in await self.pool.fetch(read, TOPIC)]
+        return [row["key"] for row in await self.pool.fetch(read, self.topic)]
 
     async def ask(self, scope: Scope = AURORA, **parameters: str) -> ClaimedRun:
         """Somebody asks for a run, and it is this process's."""
@@ -130,4 +131,4 @@ class BookShop:
         return scheduler
 
 
-own_correct = Corrections(TOPIC).correct
+own_correct = Corrections(_TOPIC).correct

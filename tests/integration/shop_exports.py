@@ -41,10 +41,10 @@ _TABLES = Path(__file__).parents[2] / "examples" / "shop" / "migrations" / "0003
 class ExportShop:
     """The job as the shop declares it, three exports a chunk."""
 
-    def __init__(self, pool: Pool, dsn: str, directory: Path) -> None:
+    def __init__(self, pool: Pool, dsn: str, directory: Path, *, prefix: str = "") -> None:
         self.pool, self.files = pool, ExportFiles(directory)
         self.settings = Settings(postgres_dsn=SecretStr(dsn))
-        declared = shop()
+        declared = shop(prefix)
         job = replace(declared.clock_job("expired-exports"), batch_size=3, run_retry_delay=timedelta(0))
         others = [each for each in declared.dependencies if each.name != "exports"]
         self.app = replace(declared, clock_jobs=[job], dependencies=[*others, exports_dependency(self.files)])
