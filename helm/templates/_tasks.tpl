@@ -51,6 +51,12 @@ as it stands, so that an upgrade with a new image neither fails at it nor begins
 {{- $digest := .args | toJson | sha256sum | trunc 6 -}}
 {{- $name := include "tidegate.name" (dict "root" $root "part" (printf "%s-%s-%s" .kind .name $digest)) -}}
 {{- $there := lookup "batch/v1" "Job" $root.Release.Namespace $name -}}
+{{- /* With it Helm would wait for nothing but a failure: pods rolled, no migration after them, the release failed. */ -}}
+{{- range dig "status" "conditions" list (default dict $there) -}}
+{{- if and (eq .type "Failed") (eq .status "True") -}}
+{{- fail (printf "%ss.%s: its Job %s has failed (%s); read its log, then take it out of the values, change it, or delete the Job to have it tried again" $.kind $.name $name .reason) -}}
+{{- end -}}
+{{- end -}}
 apiVersion: batch/v1
 kind: Job
 metadata:

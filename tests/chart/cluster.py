@@ -62,6 +62,12 @@ class Cluster:
         assert done.returncode == 0, f"helm {' '.join(arguments)}: {done.stderr}"
         return done.stdout
 
+    def refused(self, *arguments: str) -> str:
+        """What Helm says about a command that must fail."""
+        done = helm(*arguments, kubeconfig=self.kubeconfig)
+        assert done.returncode != 0, f"helm {' '.join(arguments)}: {done.stdout}"
+        return done.stderr
+
     def install(self, namespace: str, *arguments: str) -> None:
         self.helm("install", "shop", "helm", "-n", namespace, "--wait", "--timeout", PATIENCE, *arguments)
 

@@ -171,6 +171,87 @@ def test_task_by_hand_of_words_alone_is_taken(cluster: Cluster) -> None:
     cluster.must("wait", "--for=condition=Complete", "-n", place, told.stdout.strip(), "--timeout", PATIENCE)
 
 
+_MINIMAL = ("-f", "helm/examples/minimal.yaml")
+# Its pod finds no node: the Job ends by its deadline.
+_FAILING = ("nodeSelector.pool=none", "activeDeadlineSeconds=2")
+
+
+def _set(section: str, *values: str) -> list[str]:
+    return [word for value in values for word in ("--set", f"{section}.{value}")]
+
+
+def test_upgrade_whose_migration_fails_changes_nothing(cluster: Cluster) -> None:
+    """Old pods go on, on their settings; the next try is the same command, and what is left is the log."""
+    place = cluster.namespace("unmigrated")
+    cluster.install(place, *_MINIMAL)
+    before = _standing(cluster, place)
+
+    new = ("--set", "image.tag=4.3", "--set", "settings.TIDEGATE_LANES=3")
+    refused = cluster.refused("upgrade", "shop", "helm", "-n", place, *_MINIMAL, *new, *_set("migrations", *_FAILING))
+
+    assert "Job/unmigrated/shop-tidegate-migrate-pre not ready" in refused
+    assert _standing(cluster, place) == before
+    cluster.upgrade(place, *_MINIMAL, *new)
+    assert _images(cluster, place) == {"registry.example.com/shop:4.3"}
+    assert not cluster.listed("jobs", place)
+
+
+def test_pods_that_were_scaled_by_hand_are_rolled_back(cluster: Cluster) -> None:
+    """More pods are the first thing that anybody tries at night, a roll back the second: it has to work."""
+    place = cluster.namespace("scaled")
+    cluster.install(place, *_MINIMAL)
+    cluster.upgrade(place, *_MINIMAL, "--set", "image.tag=4.3")
+    cluster.must("scale", "deployment/shop-tidegate-worker", "-n", place, "--replicas", "3")
+    rollback = ("rollback", "shop", "1", "-n", place, "--wait", "--timeout", PATIENCE)
+
+    assert "conflict" in cluster.refused(*rollback)
+    cluster.helm(*rollback, "--force-conflicts")
+
+    assert _images(cluster, place) == {"registry.example.com/shop:4.2"}
+    (deployment,) = cluster.listed("deployments", place)
+    assert deployment["spec"]["replicas"] == 2
+
+
+def test_failed_task_is_named_before_anything_is_touched(cluster: Cluster) -> None:
+    """Helm would roll the pods, and then call the release failed for a Job of last week, with no migration after."""
+    place = cluster.namespace("failed-task")
+    task = ("--set", "backfills.repair.job=order-search", "--set", "backfills.repair.fromBeginning=true")
+    token = _set("tasks", "tokenSecret.name=operator", "tokenSecret.key=token", *_FAILING)
+    cluster.install(place, *_MINIMAL, *task, *token)
+    (job,) = cluster.listed("jobs", place)
+    name = job["metadata"]["name"]
+    cluster.must("wait", "--for=condition=Failed", "-n", place, f"job/{name}", "--timeout", PATIENCE)
+    before = _standing(cluster, place)
+
+    new = ("--set", "image.tag=4.3")
+    refused = cluster.refused("upgrade", "shop", "helm", "-n", place, *_MINIMAL, *task, *token, *new)
+
+    assert f"backfills.repair: its Job {name} has failed (DeadlineExceeded)" in refused
+    assert _standing(cluster, place) == before
+    cluster.upgrade(place, *_MINIMAL, *new)
+    assert not cluster.listed("jobs", place)
+
+
+def test_uninstall_after_a_failed_migration_leaves_its_log(cluster: Cluster) -> None:
+    """What is left is told in the documents, and is in no next install's way."""
+    place = cluster.namespace("left")
+    failing = _set("migrations", *_FAILING)
+    cluster.refused("install", "shop", "helm", "-n", place, "--wait", *_MINIMAL, *failing)
+    cluster.helm("uninstall", "shop", "-n", place, "--wait", "--timeout", PATIENCE)
+    assert _jobs(cluster, place).keys() == {_PRE}
+
+    cluster.install(place, *_MINIMAL)
+    assert _images(cluster, place) == {"registry.example.com/shop:4.2"}
+
+
+def _standing(cluster: Cluster, place: str) -> set[tuple[str, str]]:
+    """Pods of workers, and the settings: which they are, and in which version."""
+    pods = [each for each in cluster.listed("pods", place) if "tidegate.dev/part" in each["metadata"]["labels"]]
+    config = [each for each in cluster.listed("configmaps", place) if each["metadata"]["name"].endswith("settings")]
+    versions = {(each["metadata"]["name"], each["metadata"]["resourceVersion"]) for each in config}
+    return versions | {(each["metadata"]["name"], each["metadata"]["uid"]) for each in pods}
+
+
 def test_uninstall_leaves_nothing(cluster: Cluster) -> None:
     """What stays behind makes the next install fail, or runs on unseen."""
     place = cluster.namespace("gone")
