@@ -14,8 +14,8 @@ pytestmark = [pytest.mark.servers, pytest.mark.timeout(500)]
 
 
 def test_a_night_of_five_kinds_of_jobs_adds_up_through_a_kill(stack: StackAddresses, tmp_path: Path) -> None:
-    """Cases 112, 115, 117 and 118 as one story: every figure is as it must be, whoever did the work. And an order that
-    is twice on its account is found: the table says so, and the exit code."""
+    """Cases 112, 115, 117, 118 and 119 as one story: every figure is as it must be, whoever did the work. And an order
+    that is twice on its account is found: the table says so, and the exit code."""
     outcome = run_demo("examples.shop.demo_jobs", stack, tmp_path / "report.json", orders=600, DEMO_SABOTAGE="double")
 
     report = outcome.report
@@ -25,7 +25,7 @@ def test_a_night_of_five_kinds_of_jobs_adds_up_through_a_kill(stack: StackAddres
     assert len(report["figures"]) >= 50
     assert len(report["claims"]) == 3
     assert report["killed"] in report["claims"]
-    for told in ("killed", "stalled, done", "Expected = found", "replay"):
+    for told in ("killed", "stalled, done", "failed, done", "Expected = found", "replay"):
         assert told in outcome.printed
 
 

@@ -65,11 +65,21 @@ class Company:
         shown = behind[:limit]
         return Answer(shown, _name(shown[-1]) if len(behind) > limit else None)
 
+    def mend(self, brand: str, disc: str, *, price_cents: int) -> None:
+        """The disc has that price from now on, and the company calls it no change."""
+        sold = self.discs[brand]
+        sold[disc] = msgspec.structs.replace(sold[disc], price_cents=price_cents)
+
     def tenant_of(self, header: str) -> str | None:
         """Whose key it is."""
         scheme, _, key = header.partition(" ")
         found = [tenant for tenant, known in self.keys.items() if hmac.compare_digest(known.encode(), key.encode())]
         return found[0] if scheme == "Bearer" and found else None
+
+
+def disc_before(page: str | None) -> str:
+    """The disc that the page begins behind, empty for the first page."""
+    return "" if page is None else _place(page)[1]
 
 
 def _order(disc: Disc) -> tuple[datetime, str]:

@@ -39,7 +39,7 @@ def demo_shop(prefix: str = "") -> App:
 def _often(today: App) -> Sequence[Any]:
     at_once: dict[str, Any] = {"jitter": timedelta(0)}
     told: dict[str, dict[str, Any]] = {
-        RECONCILIATION: {"trigger": None},
+        RECONCILIATION: {"trigger": None, "freshness_sla": None},
         EXPORTS: {"trigger": Every(timedelta(seconds=2)), "scopes": [*SCOPES, *_QUIET]},
         CATALOGUE: {"trigger": Every(timedelta(seconds=4))},
     }

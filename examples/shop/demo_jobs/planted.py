@@ -24,6 +24,9 @@ LONG_DIFFERENCES, CONTENDED_DIFFERENCES = 20, 12
 TOO_MUCH = 1_000_000
 EXPIRED_A_SCOPE, YOUNG_A_SCOPE = 8, 2
 DISCS_A_BRAND = 450
+BROKEN = Scope("aurora", "classics")
+"""Whose discs hold one that nobody can keep: its run of the catalogue fails there, in the middle of the second page."""
+BROKEN_DISC = 250
 KEYS = {"aurora": "key-of-aurora", "borealis": "key-of-borealis"}
 
 # Kinds of poison that cost nothing and that the ledger takes: orders, though no projection can keep them.
@@ -106,12 +109,22 @@ async def plant_exports(database: Any, directory: Path) -> int:
     return len(SCOPES) * EXPIRED_A_SCOPE
 
 
+def disc_name(number: int) -> str:
+    return f"d{number:04}"
+
+
+def price_of(number: int) -> int:
+    return 500 + number
+
+
 def company() -> Company:
-    """It has three pages for each brand. Once it asks for patience, and once it breaks down in the second page."""
+    """It has three pages for each brand. Once it asks for patience, once it breaks down in the second page, and one of
+    its discs has a price below nothing."""
     made = Company(KEYS)
     for brand in {scope.brand for scope in CUSTOMERS}:
         for number in range(DISCS_A_BRAND):
-            made.sell(brand, f"d{number:04}", price_cents=500 + number)
+            is_broken = (brand, number) == (BROKEN.brand, BROKEN_DISC)
+            made.sell(brand, disc_name(number), price_cents=-1 if is_broken else price_of(number))
     made.faults.append(Fault(429, {"Retry-After": "1"}))
     made.faults.append(Fault(503, when=lambda asked: "page" in asked))
     return made
