@@ -16,7 +16,7 @@ from tidegate_kernel.errors import Reason
 from tidegate_kernel.settings import KafkaSettings, Settings
 
 ROOT = Path(__file__).resolve().parents[1]
-HELM, DOCKERFILE = ROOT / "helm", ROOT / "Dockerfile"
+HELM, DOCKERFILE, INSTALLING = ROOT / "helm", ROOT / "Dockerfile", ROOT / "docs" / "kubernetes" / "README.md"
 SCHEMA, VALUES, README, CHART = (
     HELM / name for name in ("values.schema.json", "values.yaml", "README.md", "Chart.yaml")
 )
@@ -131,7 +131,12 @@ def chart(former: str) -> str:
 
 def dockerfile(former: str) -> str:
     """`former` with this package's version."""
-    return re.sub(r"^ARG VERSION=.*$", f"ARG VERSION={__version__}", former, flags=re.MULTILINE)
+    return image_names(re.sub(r"^ARG VERSION=.*$", f"ARG VERSION={__version__}", former, flags=re.MULTILINE))
+
+
+def image_names(former: str) -> str:
+    """`former` with this package's version wherever Tidegate's own image is named."""
+    return re.sub(r"\btidegate:\d+\.\d+\.\d+\S*", f"tidegate:{__version__}", former)
 
 
 def written() -> Mapping[Path, str]:
@@ -142,6 +147,7 @@ def written() -> Mapping[Path, str]:
         SCHEMA: schema(SCHEMA.read_text(encoding="utf-8"), said),
         CHART: chart(CHART.read_text(encoding="utf-8")),
         DOCKERFILE: dockerfile(DOCKERFILE.read_text(encoding="utf-8")),
+        INSTALLING: image_names(INSTALLING.read_text(encoding="utf-8")),
     }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import tarfile
+import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,23 @@ def test_package_image_and_chart_have_one_version() -> None:
     assert chart["version"] == chart["appVersion"] == __version__
     (image,) = re.findall(r"^ARG VERSION=(.*)$", (ROOT / "Dockerfile").read_text(encoding="utf-8"), re.MULTILINE)
     assert image == __version__
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert project["project"]["dynamic"] == ["version"]
+    assert project["tool"]["hatch"]["version"]["path"] == "tidegate/version.py"
+
+
+def test_next_version_is_written_everywhere_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever releases changes one line and runs one script; what it forgets would name an image that is not there."""
+    monkeypatch.setattr(chart_doc, "__version__", "9.8.7")
+    written = {file.name: text for file, text in chart_doc.written().items()}
+    for name in ("Chart.yaml", "Dockerfile", "README.md"):
+        former = [text for file, text in chart_doc.written().items() if file.name == name]
+        assert not any(
+            re.search(rf"(tidegate:|ersion: ?\"?|VERSION=){re.escape(__version__)}", text) for text in former
+        )
+    assert 'appVersion: "9.8.7"' in written["Chart.yaml"]
+    assert written["Dockerfile"].count("9.8.7") == 2
+    assert chart_doc.written()[chart_doc.INSTALLING].count("tidegate:9.8.7") == 2
 
 
 def _paths(values: Mapping[str, Any], above: str = "") -> Iterator[str]:
