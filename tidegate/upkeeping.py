@@ -16,11 +16,12 @@ from tidegate.clocking import hands_of
 from tidegate.jobs.clockwork.history import History
 from tidegate.jobs.clockwork.host import ClockHost, Pace
 from tidegate.jobs.clockwork.maintenance_round import Round, UpkeepRoad
-from tidegate.jobs.clockwork.maintenance_upkeep import INBOX, LETTERS, RUNS, UPKEEP_HEARTBEAT, tombstones_of
+from tidegate.jobs.clockwork.maintenance_upkeep import AUDIT, INBOX, LETTERS, RUNS, UPKEEP_HEARTBEAT, tombstones_of
 from tidegate.jobs.clockwork.scheduler import Scheduler, register_clock_jobs
 from tidegate.jobs.declaration import FoldJob, ProjectionJob
 from tidegate.jobs.tombstones import KeptSink, TombstoneUpkeep
 from tidegate.resources import Resources
+from tidegate_kernel.audit_upkeep import AuditUpkeep
 from tidegate_kernel.errors import Misconfigured, Transient
 from tidegate_kernel.kafka_retention import read_retention
 
@@ -52,7 +53,8 @@ async def open_upkeep(app: App, parts: Sequence[JobParts], resources: Resources,
     try:
         known = await register_clock_jobs(pool, app.service, [*app.clock_jobs, *app.upkeep_jobs])
         rounds: dict[str, Round] = {INBOX: inbox.round, LETTERS: letters.round}
-        rounds |= {RUNS: History(pool, clock, known).forget} | _of_sinks(parts, resources)
+        audit = AuditUpkeep(pool, target=f"{app.service}.{AUDIT}", kept=settings.audit_retention)
+        rounds |= {RUNS: History(pool, clock, known).forget, AUDIT: audit.round} | _of_sinks(parts, resources)
         await scheduler.begin([job for job in app.upkeep_jobs if job.code in rounds])
     except Transient as error:
         raise Misconfigured(f"upkeep cannot start: {error}") from error

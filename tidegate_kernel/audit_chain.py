@@ -22,6 +22,7 @@ from tidegate_kernel.queries import load_queries
 
 _QUERIES = load_queries(__package__)
 _NO_CHAIN = UUID(int=0)
+_NO_CUT = Receipt(0, b"")
 
 
 class AuditRow(NamedTuple):
@@ -62,7 +63,8 @@ class AuditFilter:
 class Chain:
     """What the table says of itself. `breaks` is empty if every row is as it was written; `notes` are worth knowing.
 
-    `database` is the identity of the one that the table is in now.
+    `database` is the identity of the one that the table is in now. `cut`: the last row that has left by its retention;
+    row 0 where none has.
     """
 
     id: UUID
@@ -72,6 +74,7 @@ class Chain:
     breaks: Sequence[str]
     notes: Sequence[str]
     database: str = ""
+    cut: Receipt = _NO_CUT
 
 
 async def list_audit(connection: Connection, wanted: AuditFilter) -> Sequence[AuditRow]:
@@ -96,7 +99,13 @@ async def verify_chain(connection: Connection) -> Chain:
         lost = "the chain's end and id are missing: tidegate.audit_head has no row"
         return Chain(_NO_CHAIN, end["rows"], Receipt(0, b""), end["unpublished"], [lost], [])
     breaks = [_described(broken)] if broken is not None else _cut_off(end)
-    notes = [
+    cut = Receipt(end["cut_seq"], end["cut_hash"] or b"")
+    notes = []
+    if cut.seq and end["cut_told_by"] is None:
+        breaks.append(f"rows 1 to {cut.seq} are missing, and no row tells that their retention took them")
+    elif cut.seq:
+        notes.append(f"rows 1 to {cut.seq} have left by their retention, as row {end['cut_told_by']} tells")
+    notes += [
         f"before row {c['seq']} ({c['at']:%Y-%m-%d %H:%M:%SZ}) the database became another: {c['identity_before']} "
         f"is now {c['database_identity']}; it was restored, failed over or moved"
         for c in changes
@@ -114,6 +123,7 @@ async def verify_chain(connection: Connection) -> Chain:
         breaks,
         notes,
         database=end["identity_now"],
+        cut=cut,
     )
 
 
@@ -121,6 +131,9 @@ async def verify_receipt(connection: Connection, seq: int, digits: str) -> str |
     """Returns why the row of a receipt is not what it was, or None if it is. `digits` begin the hash, in hex."""
     with translated_errors("verify audit"):
         row = await connection.fetchrow(_QUERIES["audit_receipt"], seq)
+        cut = await connection.fetchval(_QUERIES["audit_cut"]) if row is None else None
+    if cut is not None and seq <= cut:
+        return f"row {seq} has left by its retention, as all rows up to {cut}; the audit's topic may still have it"
     if row is None:
         return f"row {seq} is missing: it was removed, or the database was restored to an earlier time"
     if row["is_edited"]:

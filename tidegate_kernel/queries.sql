@@ -89,15 +89,21 @@ WHERE ($1::text IS NULL OR a.actor = $1)
 ORDER BY a.seq DESC
 LIMIT $6
 
+-- name: forget_audit
+-- Some of the oldest rows leave, if they are past their time; a row tells of it. $1 actor, $2 origin, $3 target, $4 for how
+-- long rows are kept, $5 how many at most.
+SELECT tidegate.forget_audit($1, $2, $3, $4, $5)
+
 -- name: broken_audit_row
--- The first row that does not follow the one before it, or is not what was hashed. One walk along the primary key.
+-- The first row that does not follow the one before it, or is not what was hashed; the first of all follows the last that
+-- has left by its retention. One walk along the primary key.
 WITH linked AS (
     SELECT
         a.seq,
-        lag(a.seq, 1, 0::bigint) OVER (ORDER BY a.seq) AS seq_before,
+        lag(a.seq, 1, h.cut_seq) OVER (ORDER BY a.seq) AS seq_before,
         a.hash <> sha256(a.previous_hash || convert_to(tidegate.audit_text(a), 'UTF8')) AS is_edited,
-        a.previous_hash <> lag(a.hash, 1, sha256(convert_to(h.chain::text, 'UTF8'))) OVER (ORDER BY a.seq)
-            AS is_detached
+        a.previous_hash <> lag(a.hash, 1, coalesce(h.cut_hash, sha256(convert_to(h.chain::text, 'UTF8'))))
+            OVER (ORDER BY a.seq) AS is_detached
     FROM tidegate.audit AS a
     CROSS JOIN tidegate.audit_head AS h
 )
@@ -108,10 +114,15 @@ ORDER BY l.seq
 LIMIT 1
 
 -- name: audit_end
--- The chain's end as it was noted beside the table (NULL if somebody removed the note), the table's last row, and which
--- database this is now.
+-- The chain's end as it was noted beside the table (NULL if somebody removed the note), the table's last row, which
+-- database this is now; and up to where rows have left by their retention, with the row that tells of it.
 SELECT
-    h.chain, h.seq, h.hash,
+    h.chain, h.seq, h.hash, h.cut_seq, h.cut_hash,
+    (
+        SELECT max(a.seq) FROM tidegate.audit AS a
+        WHERE a.action = 'audit:forget' AND a.outcome = 'done' AND a.parameters ->> 'up_to' = h.cut_seq::text
+            AND a.parameters ->> 'hash' = encode(h.cut_hash, 'hex')
+    ) AS cut_told_by,
     last_row.seq AS last_seq, last_row.hash AS last_hash, last_row.database_identity AS last_identity,
     (SELECT count(*) FROM tidegate.audit) AS rows,
     (SELECT count(*) FROM tidegate.outbox AS o WHERE o.kind = 'audit') AS unpublished,
@@ -138,6 +149,10 @@ ORDER BY n.seq
 -- name: audit_hashes
 -- Number and hash of some rows. $1 numbers.
 SELECT a.seq, a.hash FROM tidegate.audit AS a WHERE a.seq = ANY($1::bigint[])
+
+-- name: audit_cut
+-- Up to which row rows have left by their retention.
+SELECT h.cut_seq FROM tidegate.audit_head AS h
 
 -- name: audit_receipt
 -- The hash of a row, and whether the row is still what was hashed. $1 number.

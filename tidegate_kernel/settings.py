@@ -31,6 +31,9 @@ from tidegate_kernel.setting_types import (
 _PREFIX = "TIDEGATE_"
 _SECRETS_FOLDER = Path("/run/secrets")
 
+LEAST_AUDIT_RETENTION = timedelta(days=365)
+"""Whoever takes a worker over must not be able to take away what tells of it; the database refuses less, too."""
+
 
 class KafkaSettings(BaseSettings):
     """How to reach Kafka: `TIDEGATE_KAFKA_…`."""
@@ -87,6 +90,8 @@ class Settings(BaseSettings):
     outbox_limit: int = Field(default=100_000, ge=1)
     # A quarter: whoever looks at what went wrong in the last one still finds what was decided.
     letter_retention: Keeping = timedelta(days=90)
+    # Nobody has asked for it to be forgotten: for how long an audit is to be kept differs from trade to trade.
+    audit_retention: Keeping = None
     max_replays: int = Field(default=5, ge=1)
     # Well below what live consumers of the same database handle: the repair is not to be the next incident.
     replay_rate: int = Field(default=500, ge=1)
@@ -152,6 +157,8 @@ def _contradictions(settings: Settings) -> list[str]:
     for server, url in (("ELASTICSEARCH", settings.elasticsearch_url), ("CLICKHOUSE", settings.clickhouse_url)):
         if url.startswith("http:") and getattr(settings, f"{server.lower()}_ca_file") is not None:
             wrong.append(f"TIDEGATE_{server}_CA_FILE: has no use while TIDEGATE_{server}_URL begins with http:")
+    if settings.audit_retention is not None and settings.audit_retention < LEAST_AUDIT_RETENTION:
+        wrong.append(f"TIDEGATE_AUDIT_RETENTION: should be {LEAST_AUDIT_RETENTION.days} days at least, or never")
     return wrong
 
 

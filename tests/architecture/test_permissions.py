@@ -75,6 +75,7 @@ WORKERS_OWN = {
     ("tidegate/migrations/service.py", "ServiceMigrations._run"): "a deployment, by whoever holds the credentials",
     ("tidegate/testing/driver.py", "Driver.redeliver_all"): "a service's own tests, on a database of theirs",
     ("tidegate_kernel/audit.py", "_write"): "the audit itself",
+    ("tidegate_kernel/audit_upkeep.py", "AuditUpkeep._step"): "upkeep, by the policy of whoever deploys",
     ("tidegate_kernel/lease.py", "Lease.release"): "the lease of work that nobody has to ask for",
     ("tidegate_kernel/lease.py", "Lease.renew"): "the lease of work that nobody has to ask for",
     ("tidegate_kernel/lease.py", "Lease.take"): "one worker of many does what all could",

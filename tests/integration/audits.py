@@ -31,10 +31,12 @@ _COLUMNS = (
 _BEGIN = datetime(2026, 3, 1, tzinfo=UTC)
 
 
-async def fill_audit(connection: Connection, count: int) -> None:
-    """The audit, empty before, has `count` rows in a valid chain."""
+async def fill_audit(
+    connection: Connection, count: int, *, began: datetime = _BEGIN, action: str = "job:pause"
+) -> None:
+    """The audit, empty before, has `count` rows in a valid chain, a second apart."""
     chain = await connection.fetchval("SELECT chain FROM tidegate.audit_head")
-    rows = list(_rows(chain, count))
+    rows = list(_rows(chain, count, began, action))
     await connection.copy_records_to_table(
         "audit", schema_name="tidegate", columns=[*_COLUMNS, "previous_hash", "hash"], records=rows
     )
@@ -57,17 +59,17 @@ def _part(value: Any) -> str:
     return f"{len(text.encode())}:{text}"
 
 
-def _rows(chain: UUID, count: int) -> Iterator[tuple[Any, ...]]:
+def _rows(chain: UUID, count: int, began: datetime, action: str) -> Iterator[tuple[Any, ...]]:
     before = sha256(str(chain).encode()).digest()
     for seq in range(1, count + 1):
         values = (
             seq,
-            _BEGIN + timedelta(seconds=seq, microseconds=seq * 7),
+            began + timedelta(seconds=seq, microseconds=seq * 7),
             f"operator-{seq % 20}",
             "operator",
             UUID(int=seq % 20),
             "command line, anna on laptop",
-            "job:pause",
+            action,
             "shop.customer-ledger",
             f"Konto {seq} prüfen",
             '{"partition": 3}',

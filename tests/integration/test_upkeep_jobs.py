@@ -88,6 +88,7 @@ def workers(pool: Pool, database: str, monkeypatch: pytest.MonkeyPatch) -> Worke
     """Rounds are due at once, half an hour ago and in half an hour again, whatever time it is."""
     since_hour = (SystemClock().now() - timedelta(minutes=30) - datetime(1970, 1, 1, tzinfo=UTC)) % timedelta(hours=1)
     monkeypatch.setattr(maintenance_upkeep, "_EVERY", Every(timedelta(hours=1), since_hour))
+    monkeypatch.setattr(maintenance_upkeep, "_DAILY", Every(timedelta(hours=1), since_hour))
     monkeypatch.setattr(maintenance_upkeep, "_SPREAD", timedelta(0))
     return Workers(pool, database)
 
@@ -97,10 +98,15 @@ async def test_upkeep_runs_by_the_clock_once_for_all_workers(workers: Workers, p
     await keep(pool, await make_job(pool, "tests", "ledger"), LetterState.RESOLVED, count=700)
 
     async with workers.at_work():
-        await until(lambda: workers.are_done(3))
+        await until(lambda: workers.are_done(4))
 
     runs = {run.code: run for run in await workers.runs()}
-    assert sorted(run.code for run in await workers.runs()) == ["tidegate.inbox", "tidegate.letters", "tidegate.runs"]
+    assert sorted(run.code for run in await workers.runs()) == [
+        "tidegate.audit",
+        "tidegate.inbox",
+        "tidegate.letters",
+        "tidegate.runs",
+    ]
     assert (runs["tidegate.letters"].processed, runs["tidegate.letters"].trigger) == (700, "schedule")
     assert await states(pool) == []
     expired = [each.letters_expired.labels("ledger")._value.get() for each in workers.metrics]
@@ -111,9 +117,9 @@ async def test_upkeep_runs_by_the_clock_once_for_all_workers(workers: Workers, p
 async def test_downtime_is_made_up_for_by_one_round(workers: Workers) -> None:
     """A service that was away for a night has one night's heap, and needs no twelve rounds for it."""
     async with workers.at_work(hours=12):
-        await until(lambda: workers.are_done(3))
+        await until(lambda: workers.are_done(4))
 
-    assert [(run.state, run.missed) for run in await workers.runs()] == [(RunState.DONE, 11)] * 3
+    assert [(run.state, run.missed) for run in await workers.runs()] == [(RunState.DONE, 11)] * 4
 
 
 async def test_ended_runs_leave_with_the_upkeep(workers: Workers, pool: Pool) -> None:
@@ -123,7 +129,7 @@ async def test_ended_runs_leave_with_the_upkeep(workers: Workers, pool: Pool) ->
         await pool.execute(_ENDED, timedelta(days=days))
 
     async with workers.at_work():
-        await until(lambda: workers.are_done(4))
+        await until(lambda: workers.are_done(5))
         await until(lambda: _are_left(workers, 1))
 
     ages = [SystemClock().now() - run.scheduled_at for run in await workers.runs()]

@@ -153,7 +153,11 @@ def test_services_own_upkeep_is_in_the_registry_beside_its_jobs() -> None:
 
     told = {entry.code: entry for entry in upkeep_registry(shop)}
 
-    assert list(told) == ["tidegate.inbox", "tidegate.letters", "tidegate.runs"]
+    assert list(told) == ["tidegate.inbox", "tidegate.letters", "tidegate.runs", "tidegate.audit"]
+    assert told["tidegate.audit"].kind_needs == {
+        "retention policy": "TIDEGATE_AUDIT_RETENTION",
+        "audit": "each chunk of removals",
+    }
     letters = told["tidegate.letters"]
     assert (letters.kind, letters.trigger) == ("MaintenanceJob", "every 1:00:00, or by hand")
     assert letters.kind_needs["retention policy"] == "TIDEGATE_LETTER_RETENTION"

@@ -7,7 +7,7 @@ run does it, in `maintenance_round`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from tidegate.jobs.clockwork.declaration import ByRule, ClockJob, MaintenanceJob, Page
@@ -18,6 +18,7 @@ RESERVED = "tidegate."
 """What codes of these jobs begin with, and no others may."""
 
 INBOX, LETTERS, RUNS = f"{RESERVED}inbox", f"{RESERVED}letters", f"{RESERVED}runs"
+AUDIT = f"{RESERVED}audit"
 
 # Nobody waits for it: it is looked for seldom, which costs an idle service next to nothing.
 UPKEEP_HEARTBEAT = timedelta(seconds=60)
@@ -25,6 +26,7 @@ UPKEEP_LEASE_TTL = UPKEEP_HEARTBEAT * 1.5
 
 # As often as it always was, but for letters: they are kept for months, and lie for an hour more.
 _EVERY = Every(timedelta(hours=1))
+_DAILY = Every(timedelta(days=1))
 # Not all of them in one second, nor all services of a database at once.
 _SPREAD = timedelta(minutes=10)
 # Two parts of the inbox may be swept for forty minutes each, and a large day searched for a quarter of an hour.
@@ -44,6 +46,16 @@ def upkeep_jobs(sinks: Sequence[str]) -> Sequence[MaintenanceJob]:
         _job(INBOX, "the longest of the jobs' dedupe_horizon", "forgets the ids of events that cannot come again"),
         _job(LETTERS, "TIDEGATE_LETTER_RETENTION", "removes dead letters that were decided long ago"),
         _job(RUNS, "each job's history", "forgets runs that ended long ago, and what they did"),
+        # It is told in the audit by each removal: once a day, or it would tell of little else.
+        replace(
+            _job(
+                AUDIT,
+                "TIDEGATE_AUDIT_RETENTION",
+                "removes rows of the audit that are past their time, the oldest first",
+            ),
+            trigger=_DAILY,
+            is_sensitive=True,
+        ),
         *(
             _job(
                 tombstones_of(code),

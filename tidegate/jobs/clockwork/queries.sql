@@ -172,17 +172,19 @@ WHERE k.key_before IS NOT NULL
 -- In the transaction that does them: which items nobody has done yet; they are done if it commits. `letter`: the dead letter
 -- that one has been until now. Whoever does one of them
 -- at the same time is waited for, and Postgres ends the transaction when its owner is silent for too long: one that was
--- frozen would hold up for ever whoever goes on. $1 job, $2 tenant, $3 brand, $4 keys (distinct), $5 run, $6 milliseconds.
+-- frozen would hold up for ever whoever goes on. $1 job, $2 tenant, $3 brand, $4 keys (distinct), $5 run, $6 milliseconds,
+-- $7 token.
 WITH silence AS MATERIALIZED (
     SELECT set_config('idle_in_transaction_session_timeout', $6::text, true)
 )
-INSERT INTO tidegate.job_item AS i (job, tenant, brand, key, run, outcome)
-SELECT $1, $2, $3, k.key, $5, 'done'
+INSERT INTO tidegate.job_item AS i (job, tenant, brand, key, run, token, outcome)
+SELECT $1, $2, $3, k.key, $5, $7, 'done'
 FROM unnest($4::text[]) AS k (key)
 CROSS JOIN silence
 ORDER BY k.key COLLATE "C"
 ON CONFLICT (job, tenant, brand, key) DO UPDATE
-SET run = EXCLUDED.run, outcome = 'done', error_class = NULL, error_message = NULL, replay = NULL, decided_at = now()
+SET run = EXCLUDED.run, token = EXCLUDED.token, outcome = 'done', error_class = NULL, error_message = NULL, replay = NULL,
+    decided_at = now()
 WHERE i.outcome = 'failed'
 RETURNING key, letter, decided_at
 

@@ -202,9 +202,8 @@ class Units:
     async def _take(self, connection: Connection, unit: Sequence[Item]) -> Sequence[_Taken]:
         """The items that nobody has done yet, in order: the first of those that are done once by the same."""
         run, first = self._run, {item.identity: item for item in reversed(unit)}
-        rows = await connection.fetch(
-            _QUERIES["take_items"], run.job, run.scope.tenant, run.scope.brand, list(first), run.id, self._silence_ms
-        )
+        scope = (run.job, run.scope.tenant, run.scope.brand)
+        rows = await connection.fetch(_QUERIES["take_items"], *scope, list(first), run.id, self._silence_ms, run.token)
         taken = {row["key"]: row for row in rows}
         fresh = [item for item in unit if item.identity in taken and first[item.identity] is item]
         return [_Taken(item, taken[item.identity]["letter"], taken[item.identity]["decided_at"]) for item in fresh]
