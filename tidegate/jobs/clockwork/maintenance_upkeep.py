@@ -13,6 +13,7 @@ from datetime import timedelta
 from tidegate.jobs.clockwork.declaration import ByRule, ClockJob, MaintenanceJob, Page
 from tidegate.jobs.clockwork.schedule import Every
 from tidegate.jobs.clockwork.scopes import AcrossScopes
+from tidegate.jobs.text import Text, Words
 
 RESERVED = "tidegate."
 """What codes of these jobs begin with, and no others may."""
@@ -43,15 +44,35 @@ class UpkeepRound:
 def upkeep_jobs(sinks: Sequence[str]) -> Sequence[MaintenanceJob]:
     """The jobs of a service's own upkeep; `sinks`: codes of its jobs that write to a store."""
     return [
-        _job(INBOX, "the longest of the jobs' dedupe_horizon", "forgets the ids of events that cannot come again"),
-        _job(LETTERS, "TIDEGATE_LETTER_RETENTION", "removes dead letters that were decided long ago"),
-        _job(RUNS, "each job's history", "forgets runs that ended long ago, and what they did"),
+        _job(
+            INBOX,
+            Text(en="the longest of the jobs' dedupe_horizon", ru="наибольший dedupe_horizon всех job"),
+            Text(
+                en="Forgets the ids of events that cannot come again.", ru="Забывает id событий, которые уже не придут."
+            ),
+        ),
+        _job(
+            LETTERS,
+            "TIDEGATE_LETTER_RETENTION",
+            Text(en="Removes dead letters that were decided long ago.", ru="Удаляет давно решённые сообщения DLQ."),
+        ),
+        _job(
+            RUNS,
+            Text(en="each job's history", ru="history каждого job"),
+            Text(
+                en="Forgets runs that ended long ago, and what they did.",
+                ru="Забывает давно завершённые запуски и то, что они сделали.",
+            ),
+        ),
         # It is told in the audit by each removal: once a day, or it would tell of little else.
         replace(
             _job(
                 AUDIT,
                 "TIDEGATE_AUDIT_RETENTION",
-                "removes rows of the audit that are past their time, the oldest first",
+                Text(
+                    en="Removes rows of the audit that are past their time, the oldest first.",
+                    ru="Удаляет строки аудита, отслужившие свой срок, начиная со старейших.",
+                ),
             ),
             trigger=_DAILY,
             is_sensitive=True,
@@ -59,8 +80,14 @@ def upkeep_jobs(sinks: Sequence[str]) -> Sequence[MaintenanceJob]:
         *(
             _job(
                 tombstones_of(code),
-                "the retention of the job's topics, its oldest undecided letter and its unfinished backfill",
-                f"removes tombstones from the store of {code} that nothing older can come for",
+                Text(
+                    en="the retention of the job's topics, its oldest undecided letter and its unfinished backfill",
+                    ru="срок хранения топиков job, старейшее нерешённое сообщение DLQ и незавершённый backfill",
+                ),
+                Text(
+                    en=f"Removes tombstones from the store of {code} that nothing older can come for.",
+                    ru=f"Удаляет из хранилища {code} tombstone, для которых уже не придёт ничего более старого.",
+                ),
             )
             for code in sinks
         ),
@@ -77,7 +104,7 @@ def tombstones_of(code: str) -> str:
     return f"{RESERVED}tombstones.{code}"
 
 
-def _job(code: str, rule: str, purpose: str) -> MaintenanceJob:
+def _job(code: str, rule: Words, purpose: Words) -> MaintenanceJob:
     return MaintenanceJob(
         code=code,
         trigger=_EVERY,
@@ -87,7 +114,12 @@ def _job(code: str, rule: str, purpose: str) -> MaintenanceJob:
         query=UpkeepRound,
         command=_itself,
         key=str,
-        scopes=AcrossScopes("what Tidegate keeps of all tenants leaves by one rule"),
+        scopes=AcrossScopes(
+            Text(
+                en="what Tidegate keeps of all tenants leaves by one rule",
+                ru="данные всех tenant в самом Tidegate удаляются по одному правилу",
+            )
+        ),
         owner="Tidegate",
         purpose=purpose,
         max_duration=_LONGEST,

@@ -110,6 +110,7 @@ ENGLISH: Mapping[str, str] = {
         "{limit} for a call of a handler, then it is cut off; Postgres ends a transaction that is silent for {silence}"
     ),
     "max_duration.topics": "none: pure functions and writes to the store, each with a time limit of its own",
+    "batch_size.upkeep": "chunks of some hundred to a thousand, as its round has them",
     "max_duration.upkeep": "{limit} for a run; then it is cut off",
     "max_duration.clock": "{limit} for a run, {handler} for a call of a handler; then it is cut off",
     # Input model.
@@ -244,6 +245,9 @@ ENGLISH: Mapping[str, str] = {
     # Idempotency and retry.
     "restart.topics": "from the position in Postgres; a batch that was cut off was rolled back whole",
     "restart.run": "a retry goes on behind the checkpoint of its run; the next occurrence begins at the start",
+    "duplicate.upkeep": "none: what is gone is not removed twice",
+    "poison.upkeep": "none: what stands in the way of a round fails its run, which names it",
+    "external.upkeep": "to Postgres, and of tombstones to the job's store and to Kafka, outside of transactions",
     "restart.upkeep": "a retry begins a round anew, and finds less to remove",
     "restart.job": "every run goes on behind the checkpoint of the last one",
     "restart.provider.run": "a retry goes on at the page where its run broke off; the next occurrence asks anew",

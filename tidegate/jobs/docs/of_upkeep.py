@@ -20,6 +20,7 @@ input_rows = of_clock.input_rows
 def schedule(sheet: Sheet, job: ClockJob) -> Iterator[str]:
     yield from of_clock.times(sheet, job)
     yield of_clock.lock(sheet, job, UPKEEP_LEASE_TTL)
+    yield sheet.point("batch_size", "batch_size.upkeep")
     yield sheet.point("max_duration", "max_duration.upkeep", limit=sheet.span(job.max_duration))
 
 
@@ -36,14 +37,16 @@ def algorithm(sheet: Sheet, job: ClockJob) -> Iterator[str]:
 
 
 def transaction(sheet: Sheet, _: ClockJob) -> Iterator[str]:
-    for label in ("unit", "stored", "partial_failure"):
+    for label in ("unit", "stored", "external", "partial_failure"):
         yield sheet.point(label, f"{label}.upkeep")
 
 
 def idempotency(sheet: Sheet, job: ClockJob) -> Iterator[str]:
     yield sheet.point("restart", "restart.upkeep")
+    yield sheet.point("duplicate", "duplicate.upkeep")
     run = {"runs": job.run_attempts, "delay": sheet.span(job.run_retry_delay)}
     yield sheet.point("repeatable", "repeatable.upkeep", **run)
+    yield sheet.point("poison", "poison.upkeep")
 
 
 def logs_of(_: ClockJob) -> Sequence[str]:
