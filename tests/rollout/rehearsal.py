@@ -96,7 +96,7 @@ async def rehearse(workload: Workload, *, rate: float, at: Servers) -> Rolled:
 
 async def _rehearsed(workload: Workload, rate: float, folder: Path, at: Servers) -> Rolled:
     load = Load(f"rolled-{secrets.token_hex(4)}", rate)
-    environment = _environment(load.topic, folder, at)
+    environment = pod_environment(load.topic, folder, at)
     seen, joins = Path(environment["ROLLED_SEEN"]), Path(environment["ROLLED_JOINS"])
     await _prepare(environment)
     pods, loop = Pods(workload, environment, _APP, folder), asyncio.get_running_loop()
@@ -130,9 +130,12 @@ async def _rehearsed(workload: Workload, rate: float, folder: Path, at: Servers)
         await _delete(load.topic, at.bootstrap)
 
 
-def _environment(topic: str, folder: Path, at: Servers) -> dict[str, str]:
+def pod_environment(topic: str, folder: Path, at: Servers) -> dict[str, str]:
+    """What pods have beside the chart's settings: servers, and where they note what they saw."""
+    # A setting of whoever types the rehearsal would come before the chart's own.
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("TIDEGATE_")}
     return {
-        **os.environ,
+        **inherited,
         "TIDEGATE_KAFKA_BOOTSTRAP": at.bootstrap,
         "TIDEGATE_POSTGRES_DSN": at.dsn,
         "TIDEGATE_APP": "rolled_app:app",

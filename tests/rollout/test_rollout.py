@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.rollout.chart import NoHelm, read_workload
-from tests.rollout.rehearsal import Servers, rehearse
+from tests.rollout.rehearsal import Servers, pod_environment, rehearse
 from tidegate.stack.names import StackAddresses
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(300)]
 
 _RATE = 200.0
+
+
+def test_pods_have_the_settings_of_the_chart_and_no_others(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What is rehearsed is what would be installed, whatever a developer has in his shell."""
+    monkeypatch.setenv("TIDEGATE_DRAIN_TIMEOUT", "1")
+    try:
+        workload = read_workload("drainTimeoutSeconds=40")
+    except NoHelm as error:
+        pytest.skip(str(error))
+
+    given = {**workload.environment, **pod_environment("topic", tmp_path, Servers("kafka:9092", "postgresql://shop"))}
+
+    assert (given["TIDEGATE_DRAIN_TIMEOUT"], workload.grace_seconds) == ("40", 50)
+    assert given["TIDEGATE_KAFKA_BOOTSTRAP"] == "kafka:9092"
 
 
 @pytest.mark.parametrize("is_static", [False, True], ids=["deployment", "static"])
