@@ -65,7 +65,7 @@ def test_settings_are_ones_that_a_worker_takes(values: str, monkeypatch: pytest.
     """Names come from the schema; that what is said agrees (drain, rebalance, heartbeats) only the worker knows."""
     for name in [name for name in os.environ if name.startswith("TIDEGATE_")]:
         monkeypatch.delenv(name)
-    for name, value in only(example(values), "ConfigMap")["data"].items():
+    for name, value in only(example(values), "ConfigMap", "settings")["data"].items():
         if not name.endswith("_FILE"):  # such a file would have to be there
             monkeypatch.setenv(name, value)
     settings = read_settings()
@@ -76,7 +76,7 @@ def test_settings_are_ones_that_a_worker_takes(values: str, monkeypatch: pytest.
 @pytest.fixture
 def pod(stack: StackAddresses, database: str, topic_prefix: str) -> Iterator[Cli]:
     """Types as a pod of the release would: with its settings, but for the addresses of servers."""
-    config = only(_release(), "ConfigMap")["data"]
+    config = only(_release(), "ConfigMap", "settings")["data"]
     addresses = {
         "TIDEGATE_KAFKA_BOOTSTRAP": stack.kafka_bootstrap,
         "TIDEGATE_POSTGRES_DSN": database,

@@ -56,7 +56,7 @@ def _paths(values: Mapping[str, Any], above: str = "") -> Iterator[str]:
 
 
 # Kubernetes' own shapes, whose parts it explains itself.
-_WHOLE = ("resources", "rollingUpdate", "podSecurityContext", "securityContext")
+_WHOLE = ("resources", "rollingUpdate", "podSecurityContext", "securityContext", "labels")
 
 
 def test_every_value_is_explained() -> None:
@@ -83,7 +83,7 @@ def test_schema_knows_every_value_and_no_other() -> None:
     assert schema["properties"].keys() - {"global"} == values.keys()
     for section in ("image", "worker", "migrations", "tasks", "serviceAccount", "networkPolicy", "http", "probes"):
         assert schema["properties"][section]["properties"].keys() == values[section].keys(), section
-    for section in ("serviceMonitor", "rules"):
+    for section in ("serviceMonitor", "rules", "dashboard"):
         known = schema["properties"]["metrics"]["properties"][section]["properties"]
         assert known.keys() == values["metrics"][section].keys()
     workload = schema["definitions"]["workload"]["properties"].keys()

@@ -80,11 +80,11 @@ _ALL = [
     Said("image.pullPolicy", "Always", _PODS, '"imagePullPolicy": "Always"'),
     Said("image.pullSecrets", ["mark-pull"], _PODS),
     # Hooks come before the ConfigMap; what reads it has a checksum of it, which is another test's.
-    Said("app", "mark_app:app", "ConfigMap Job/migrate-", "mark_app:app"),
+    Said("app", "mark_app:app", "ConfigMap/settings Job/migrate-", "mark_app:app"),
     Said("settings", {"TIDEGATE_KAFKA_CLIENT_ID": "mark-client", "TIDEGATE_KAFKA_REBALANCE_TIMEOUT": 600},
-         "ConfigMap Job/migrate-"),
-    Said("http.host", "::", "ConfigMap Job/migrate-", '"::"'),
-    Said("drainTimeoutSeconds", 571, "ConfigMap Job/migrate-", "571"),
+         "ConfigMap/settings Job/migrate-"),
+    Said("http.host", "::", "ConfigMap/settings Job/migrate-", '"::"'),
+    Said("drainTimeoutSeconds", 571, "ConfigMap/settings Job/migrate-", "571"),
     Said("secrets.env", {"TIDEGATE_TOKEN_FILE": {"name": "mark-secret", "key": "k", "optional": True}}, _PODS),
     Said("secrets.files", {"secret": {"secretName": "mark-files"}}, _PODS),
     Said("secrets.revision", "mark-revision", _WORKER),
@@ -127,12 +127,14 @@ _ALL = [
     Said("securityContext", {"runAsUser": 7042}, _PODS),
     Said("networkPolicy.from", [{"podSelector": {"matchLabels": {"mark-from": "x"}}}], "NetworkPolicy"),
     Said("networkPolicy.egress", [{"to": [{"ipBlock": {"cidr": "mark-egress"}}]}], "NetworkPolicy"),
-    Said("http.port", 7051, "ConfigMap Deployment Job/migrate- NetworkPolicy Service"),
+    Said("http.port", 7051, "ConfigMap/settings Deployment Job/migrate- NetworkPolicy Service"),
     *_probe("startup", 7061),
     *_probe("liveness", 7071),
     *_probe("readiness", 7081),
     Said("metrics.serviceMonitor.labels", {"mark-monitor": "x"}, "ServiceMonitor"),
     Said("metrics.serviceMonitor.interval", "17s", "ServiceMonitor", "17s"),
+    Said("metrics.dashboard.labels", {"mark-dashboard": "x"}, "ConfigMap/dashboard"),
+    Said("metrics.dashboard.annotations", {"mark-folder": "x"}, "ConfigMap/dashboard"),
     Said("metrics.rules.labels", {"mark-rules": "x"}, "PrometheusRule"),
     Said("metrics.rules.runbookUrl", "mark-runbook", "PrometheusRule"),
     Said("metrics.rules.alertLabels", {"mark_alert": "x"}, "PrometheusRule", "mark_alert"),
@@ -173,6 +175,7 @@ _SWITCHES: Mapping[str, tuple[Mapping[str, Any], set[str]]] = {
     "networkPolicy.enabled": ({"networkPolicy": {"enabled": False}}, {"NetworkPolicy"}),
     "metrics.serviceMonitor.enabled": ({"metrics": {"serviceMonitor": {"enabled": True}}}, {"ServiceMonitor"}),
     "metrics.rules.enabled": ({"metrics": {"rules": {"enabled": True}}}, {"PrometheusRule"}),
+    "metrics.dashboard.enabled": ({"metrics": {"dashboard": {"enabled": True}}}, set()),
     "scheduler.enabled": ({"workloads": {"a": {"jobs": ["a"]}}, "scheduler": {"enabled": True, "jobs": ["b"]}}, set()),
     "migrations.createTopics": ({"migrations": {"createTopics": True}}, set()),
 }  # fmt: skip
@@ -182,7 +185,7 @@ _ONLY_CHECKED = {"worker.partitions"}
 _BASES: Mapping[str, tuple[list[Said], Mapping[str, Any]]] = {
     "all": (_ALL, {
         "migrations": {"createTopics": True},
-        "metrics": {"serviceMonitor": {"enabled": True}, "rules": {"enabled": True}},
+        "metrics": {name: {"enabled": True} for name in ("serviceMonitor", "rules", "dashboard")},
     }),
     "keda": (_SCALED, {
         "worker": {"partitions": 7200, "autoscaling": {"kind": "keda"}}, "scheduler": {"enabled": True},

@@ -172,7 +172,7 @@ def test_kubelet_fills_nothing_into_what_was_said() -> None:
     hook = only(found, "Job", "migrate-pre")["spec"]["template"]["spec"]["containers"][0]
     assert variables(hook)["TIDEGATE_KAFKA_SASL_USERNAME"] == "$$$$(HOME)"
     # What comes by a ConfigMap is taken as it is.
-    assert only(found, "ConfigMap")["data"]["TIDEGATE_KAFKA_SASL_USERNAME"] == "$$(HOME)"
+    assert only(found, "ConfigMap", "settings")["data"]["TIDEGATE_KAFKA_SASL_USERNAME"] == "$$(HOME)"
 
 
 def test_other_values_are_another_task_and_other_images_are_not() -> None:

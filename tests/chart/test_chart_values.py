@@ -273,7 +273,7 @@ def test_registry_may_have_a_port(repository: str) -> None:
 def test_numbers_may_be_quoted() -> None:
     """In a variable all is text, and many quote them for that."""
     said = {"TIDEGATE_LANES": "4", "TIDEGATE_KAFKA_SESSION_TIMEOUT": "45.5", "TIDEGATE_KAFKA_REQUEST_TIMEOUT": "PT40S"}
-    config = only(objects(settings=said), "ConfigMap")["data"]
+    config = only(objects(settings=said), "ConfigMap", "settings")["data"]
     assert said.items() <= config.items()
 
 

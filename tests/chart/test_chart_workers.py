@@ -40,7 +40,7 @@ def test_pods_are_killed_after_the_worker_has_ended_by_itself() -> None:
     """Killed earlier, a batch in hand would be redelivered, and its partitions wait for the session to expire."""
     for seconds in (20, 40):
         pod = only(objects(drainTimeoutSeconds=seconds), "Deployment")["spec"]["template"]["spec"]
-        config = only(objects(drainTimeoutSeconds=seconds), "ConfigMap")["data"]
+        config = only(objects(drainTimeoutSeconds=seconds), "ConfigMap", "settings")["data"]
         assert config["TIDEGATE_DRAIN_TIMEOUT"] == str(seconds)
         assert pod["terminationGracePeriodSeconds"] >= seconds + _CLOSING.total_seconds() + 1
 
@@ -72,7 +72,7 @@ def test_settings_arrive_as_they_are_written() -> None:
         "TIDEGATE_KAFKA_SSL_CHECK_HOSTNAME": False,
         "TIDEGATE_LETTER_RETENTION": "90d",
     }
-    config = only(objects(settings=said), "ConfigMap")["data"]
+    config = only(objects(settings=said), "ConfigMap", "settings")["data"]
     assert [config[name] for name in said] == ["83886080", "0.5", "false", "90d"]
 
 
