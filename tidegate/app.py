@@ -40,7 +40,7 @@ class App:
 
     service: str
     owner: str
-    jobs: Sequence[Job]
+    jobs: Sequence[Job] = ()
     handlers: Sequence[Handler] = ()
     lifespan: Callable[[], AbstractAsyncContextManager[Any]] | None = None
     dependencies: Sequence[Dependency] = ()
