@@ -73,10 +73,12 @@ RETURNING bucket, id;
 
 -- name: job_number
 -- Returns number and stored claim rule of a job; the first caller's rule is the one that is kept.
+-- The row is locked against whoever else registers or pauses the job, and no column of a key is named: that would wait for
+-- every transaction that has written of the job, a handler at work among them, and hold up those behind it.
 -- $1 service, $2 code, $3 generation, $4 claim rule.
-INSERT INTO tidegate.job (service, code, generation, claim_rule)
+INSERT INTO tidegate.job AS j (service, code, generation, claim_rule)
 VALUES ($1, $2, $3, $4)
-ON CONFLICT (service, code, generation) DO UPDATE SET code = excluded.code
+ON CONFLICT (service, code, generation) DO UPDATE SET claim_rule = j.claim_rule
 RETURNING id, claim_rule;
 
 -- name: find_job

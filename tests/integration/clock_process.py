@@ -12,7 +12,7 @@ from tidegate.jobs.clockwork.host import Pace
 from tidegate_kernel.postgres import open_pool
 
 ITEM_SECONDS = 0.2
-HANDLER_TIMEOUT = timedelta(seconds=1)
+HANDLER_TIMEOUT = timedelta(seconds=2)
 
 
 async def slow(_: str, __: Context[None]) -> None:

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 from consumers.judging import Judge
@@ -15,7 +16,7 @@ from tidegate import Context, Handler, handle
 from tidegate.jobs.clockwork.declaration import ClockJob, Page, ScheduledJob
 from tidegate.jobs.clockwork.host import ClockHost, Pace
 from tidegate.jobs.clockwork.letters import LetterHome
-from tidegate.jobs.clockwork.runs import LEASE_TTL
+from tidegate.jobs.clockwork.runs import LEASE_TTL, Found
 from tidegate.jobs.clockwork.schedule import Cron
 from tidegate.jobs.clockwork.scheduler import Scheduler
 from tidegate.jobs.clockwork.units import OUTBOX_LIMIT, RunHands
@@ -107,12 +108,23 @@ def tenants(count: int) -> Sequence[Scope]:
     return [Scope(f"t{number:05}") for number in range(count)]
 
 
+class _Looked(Scheduler):
+    """Notes when it looks."""
+
+    looks: list[datetime]
+
+    async def look(self) -> Found:
+        found = await super().look()
+        self.looks.append(found.now)
+        return found
+
+
 @dataclass
 class Workshop:
     """Everything that runs of one job are worked off with, on a table of orders by tenant.
 
     `on_order` is what the handler does before it notes the order in `effect`. `pages`: behind which orders pages were
-    asked for.
+    asked for. `looks`: when its hosts have looked for runs, by the database's clock.
     """
 
     pool: Pool
@@ -121,6 +133,7 @@ class Workshop:
     answers: bool = True
     handled: list[str] = field(default_factory=list)
     pages: list[str | None] = field(default_factory=list)
+    looks: list[datetime] = field(default_factory=list)
     on_order: Callable[[str, Context[None]], Awaitable[None]] | None = None
     outbox_limit: int = OUTBOX_LIMIT
 
@@ -148,8 +161,11 @@ class Workshop:
         if self.on_order is not None:
             await self.on_order(command.order, ctx)
 
+    def handlers(self) -> Sequence[Handler]:
+        return [answer(Orders, self._orders), handle(Check, self._check)]
+
     def hands(self, job: ClockJob, *, pool: Pool | None = None, handlers: Sequence[Handler] | None = None) -> RunHands:
-        chosen = handlers or [answer(Orders, self._orders), handle(Check, self._check)]
+        chosen = handlers or self.handlers()
         mediator = Mediator(
             job.job_code,
             {handler.command: handler for handler in chosen},
@@ -179,7 +195,8 @@ class Workshop:
 
     async def host(self, *jobs: ClockJob, holder: str = "one", pool: Pool | None = None, pace: Pace) -> ClockHost:
         """A process's part that runs these jobs."""
-        scheduler = Scheduler(pool or self.pool, self.clock, service="tests", holder=holder, ttl=pace.lease_ttl)
+        scheduler = _Looked(pool or self.pool, self.clock, service="tests", holder=holder, ttl=pace.lease_ttl)
+        scheduler.looks = self.looks
         await scheduler.begin(jobs)
         hands = {number: self.hands(job, pool=pool) for number, job in scheduler.jobs.items()}
         return ClockHost(scheduler, hands, clock=self.clock, metrics=Metrics(), pace=pace)
@@ -196,8 +213,18 @@ async def hosting(shop: Workshop, *hosts: ClockHost) -> AsyncIterator[None]:
         await asyncio.gather(*tasks)
 
 
-async def until(condition: Callable[[], Awaitable[bool]], *, seconds: float = 30) -> None:
-    """Returns once `condition` holds."""
+async def has_turned(host: ClockHost, times: int) -> None:
+    """The host has begun so many more turns: it has looked for what there is to do in all of them but the last."""
+    for _ in range(times):
+        await until(partial(_has_turned, host, host.last_sign))
+
+
+async def _has_turned(host: ClockHost, since: float) -> bool:
+    return host.last_sign > since
+
+
+async def until(condition: Callable[[], Awaitable[bool]], *, seconds: float = 60) -> None:
+    """Returns once `condition` holds. Its deadline is for a defect: a machine that is busy may take its time."""
     async with asyncio.timeout(seconds):
         while not await condition():
             await asyncio.sleep(0.02)  # rows in a database tell nobody of their change
