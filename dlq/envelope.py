@@ -14,7 +14,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from dlq.cause import MAX_STACK
-from dlq.states import LetterState
+from dlq.states import LetterKind, LetterState
 from tidegate_kernel.event import Headers, Record
 from tidegate_kernel.source import Outgoing
 
@@ -45,22 +45,12 @@ class Place(NamedTuple):
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class Notice:
-    """What our headers say about a letter. Empty texts and None are left out.
-
-    `place` is the letter's own: a backfill may have met its event at another one. `claim`: the (bucket, id) that it
-    keeps in the inbox.
-    """
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LetterNotice:
+    """What our headers say about every letter, whatever it is of. Empty texts and None are left out."""
 
     id: UUID
-    place: Place
-    topic_id: UUID
-    claim: tuple[date, UUID] | None
     job: str
-    group: str
-    event_id: str | None
-    event_type: str | None
     reason: str
     error_class: str
     error_message: str
@@ -71,14 +61,42 @@ class Notice:
     first_failed_at: datetime
     last_failed_at: datetime
     correlation_id: str | None
-    traceparent: str | None
     tenant: str
     brand: str
     handler: str
     service_version: str
     replay_count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notice(LetterNotice):
+    """Of a record also this: `place` is the letter's own, a backfill may have met its event at another one.
+
+    `claim`: the (bucket, id) that it keeps in the inbox.
+    """
+
+    place: Place
+    topic_id: UUID
+    claim: tuple[date, UUID] | None
+    group: str
+    event_id: str | None
+    event_type: str | None
+    traceparent: str | None
     backfill: bool
     has_payload: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ItemNotice(LetterNotice):
+    """Of an item of a job by the clock also this, and no place in Kafka.
+
+    `item`: by what it is done once; `instruction`: the command that has it done again.
+    """
+
+    run: int
+    item: str
+    scheduled_at: datetime
+    instruction: str
 
 
 def dead_letter_record(notice: Notice, record: Record, *, topic: str) -> Outgoing:
@@ -91,66 +109,12 @@ def dead_letter_record(notice: Notice, record: Record, *, topic: str) -> Outgoin
     return Outgoing(topic=topic, key=record.key, value=record.value, headers=[*original, *_our_headers(notice, record)])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ItemNotice:
-    """What our headers say about an item of a job by the clock that failed: as of a record, but for its place in Kafka.
-
-    `item`: by what it is done once; `instruction`: the command that has it done again.
-    """
-
-    id: UUID
-    job: str
-    run: int
-    item: str
-    scheduled_at: datetime
-    reason: str
-    error_class: str
-    error_message: str
-    stack: str
-    fingerprint: str
-    attempts: int
-    occurrences: int
-    first_failed_at: datetime
-    last_failed_at: datetime
-    correlation_id: str
-    tenant: str
-    brand: str
-    handler: str
-    service_version: str
-    replay_count: int
-    instruction: str
-
-
 def item_record(notice: ItemNotice, *, key: bytes, topic: str) -> Outgoing:
     """Returns the letter of an item for the DLQ topic: keyed by its place, without a value.
 
     A replay asks the job's query for the item as it is then; a copy of what it was would be somebody's data twice.
     """
-    texts = (
-        ("id", notice.id, _MAX_TEXT),
-        ("kind", "item", _MAX_TEXT),
-        ("job", notice.job, _MAX_NAME),
-        ("run", notice.run, _MAX_TEXT),
-        ("item", notice.item, _MAX_MESSAGE),
-        ("scheduled-at", notice.scheduled_at.isoformat(), _MAX_TEXT),
-        ("reason", notice.reason, _MAX_TEXT),
-        ("error-class", notice.error_class, _MAX_TEXT),
-        ("error-message", notice.error_message, _MAX_MESSAGE),
-        ("fingerprint", notice.fingerprint, _MAX_TEXT),
-        ("attempts", notice.attempts, _MAX_TEXT),
-        ("occurrences", notice.occurrences, _MAX_TEXT),
-        ("first-failed-at", notice.first_failed_at.isoformat(), _MAX_TEXT),
-        ("last-failed-at", notice.last_failed_at.isoformat(), _MAX_TEXT),
-        ("correlation-id", notice.correlation_id, _MAX_TEXT),
-        ("tenant", notice.tenant, _MAX_TEXT),
-        ("brand", notice.brand, _MAX_TEXT),
-        ("handler", notice.handler, _MAX_TEXT),
-        ("service-version", notice.service_version, _MAX_TEXT),
-        ("replay-count", notice.replay_count, _MAX_TEXT),
-        ("replay-instruction", notice.instruction, _MAX_MESSAGE),
-        ("payload", "absent", _MAX_TEXT),
-    )
-    return Outgoing(topic=topic, key=key, value=None, headers=_spelled(texts, notice.stack))
+    return Outgoing(topic=topic, key=key, value=None, headers=_spelled(_texts_of_item(notice), notice.stack))
 
 
 def outcome_record(
@@ -198,8 +162,6 @@ def _spelled(texts: Iterable[tuple[str, object, int]], stack: str) -> list[tuple
 
 
 def _texts(notice: Notice, record: Record) -> Iterable[tuple[str, object, int]]:
-    yield "id", notice.id, _MAX_TEXT
-    yield "job", notice.job, _MAX_NAME
     yield "group", notice.group, _MAX_NAME
     yield "topic", notice.place.topic, _MAX_NAME
     yield "topic-id", notice.topic_id, _MAX_TEXT
@@ -209,6 +171,27 @@ def _texts(notice: Notice, record: Record) -> Iterable[tuple[str, object, int]]:
     yield "event-id", notice.event_id, _MAX_TEXT
     yield "event-type", notice.event_type, _MAX_TEXT
     yield "claim", None if notice.claim is None else spelled_claim(notice.claim), _MAX_TEXT
+    yield from _texts_of_any(notice)
+    yield "traceparent", notice.traceparent, _MAX_TEXT
+    yield "backfill", "true" if notice.backfill else None, _MAX_TEXT
+    yield "replay-of", _letter_it_was(record.headers), _MAX_TEXT
+    yield "replay-instruction", replay_instruction(notice.id), _MAX_TEXT
+    yield "payload", "intact" if notice.has_payload else "absent", _MAX_TEXT
+
+
+def _texts_of_item(notice: ItemNotice) -> Iterable[tuple[str, object, int]]:
+    yield "kind", LetterKind.ITEM, _MAX_TEXT
+    yield "run", notice.run, _MAX_TEXT
+    yield "item", notice.item, _MAX_MESSAGE
+    yield "scheduled-at", notice.scheduled_at.isoformat(), _MAX_TEXT
+    yield from _texts_of_any(notice)
+    yield "replay-instruction", notice.instruction, _MAX_MESSAGE
+    yield "payload", "absent", _MAX_TEXT
+
+
+def _texts_of_any(notice: LetterNotice) -> Iterable[tuple[str, object, int]]:
+    yield "id", notice.id, _MAX_TEXT
+    yield "job", notice.job, _MAX_NAME
     yield "reason", notice.reason, _MAX_TEXT
     yield "error-class", notice.error_class, _MAX_TEXT
     yield "error-message", notice.error_message, _MAX_MESSAGE
@@ -220,14 +203,9 @@ def _texts(notice: Notice, record: Record) -> Iterable[tuple[str, object, int]]:
     yield "correlation-id", notice.correlation_id, _MAX_TEXT
     yield "tenant", notice.tenant, _MAX_TEXT
     yield "brand", notice.brand, _MAX_TEXT
-    yield "traceparent", notice.traceparent, _MAX_TEXT
     yield "handler", notice.handler, _MAX_TEXT
     yield "service-version", notice.service_version, _MAX_TEXT
-    yield "backfill", "true" if notice.backfill else None, _MAX_TEXT
     yield "replay-count", notice.replay_count, _MAX_TEXT
-    yield "replay-of", _letter_it_was(record.headers), _MAX_TEXT
-    yield "replay-instruction", replay_instruction(notice.id), _MAX_TEXT
-    yield "payload", "intact" if notice.has_payload else "absent", _MAX_TEXT
 
 
 def spelled_claim(claim: tuple[date, UUID]) -> str:

@@ -35,6 +35,7 @@ from projections.folds.renderer import Renderer
 from projections.sink import PacedSink, Sink
 from projections.visibility_unseen import Unseen
 from tidegate.app import App
+from tidegate.jobs.clockwork.declaration import ClockJob
 from tidegate.jobs.declaration import ConsumerJob, FoldJob, Job, ProjectionJob, batch_size_of
 from tidegate.jobs.decoding import decoder_of, order_of
 from tidegate.jobs.mediator import Mediator
@@ -228,7 +229,7 @@ def _probes(app: App, job: Job, settings: Settings, sink: Sink | None) -> dict[s
     return probes
 
 
-def origin_of(app: App, job: Job, number: JobId, run: RunId) -> Origin:
+def origin_of(app: App, job: Job | ClockJob, number: JobId, run: RunId) -> Origin:
     """What all dead letters of one run of the job have in common."""
     return Origin(
         job=number,

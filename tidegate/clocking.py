@@ -102,7 +102,8 @@ def hands_of(app: App, job: ClockJob, resources: Resources, *, stop: asyncio.Eve
         connections=resources.connections,
     )
     judge = Judge(job.retry, outages.all_answer)
-    letters = LetterHome(app.service, job.code, app.dlq_topic(job.job_code), app.version)
+    topic, most_replays = app.dlq_topic(job.job_code), resources.settings.max_replays
+    letters = LetterHome(app.service, job.code, topic, app.version, most_replays)
     return RunHands(
         job,
         resources.pool,

@@ -21,6 +21,7 @@ from dlq.letters import Origin, letter_id
 from dlq.states import LetterState
 from tidegate.app import App
 from tidegate.assembly import origin_of
+from tidegate.jobs.clockwork.declaration import ClockJob
 from tidegate.jobs.declaration import Job
 from tidegate.jobs.letter_payloads import with_payloads
 from tidegate.jobs.letter_restoring import Restoring
@@ -45,7 +46,7 @@ class ImportPlan:
     """What a DLQ topic tells. `letters` are counted by state: those that stand are `dead`.
 
     `known`: how many of the letters and misfits the database has; they stay as they are. `misfits` are records that
-    tell nothing, the first of them by place and why.
+    tell nothing, the first of them by place and why. `items`: letters of items, which are not brought in.
     """
 
     job: str
@@ -55,6 +56,7 @@ class ImportPlan:
     known: int
     misfits: int
     first_misfits: Mapping[str, str]
+    items: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,8 +74,11 @@ class ImportReport:
         return sum(self.restored.values())
 
 
-async def plan_import(app: App, settings: Settings, job: Job, connection: Connection) -> ImportPlan:
-    """Returns what an import would find; nothing is changed. Raises Misconfigured without the topic, Transient."""
+async def plan_import(app: App, settings: Settings, job: Job | ClockJob, connection: Connection) -> ImportPlan:
+    """Returns what an import would find; nothing is changed. Raises Misconfigured without the topic, Transient.
+
+    The topic of a job by the clock tells of items alone.
+    """
     async with _opened(app, settings, job) as topic:
         return await _plan(topic, connection)
 
@@ -103,7 +108,7 @@ async def import_letters(
 class _Topic:
     """A job's DLQ topic, opened; `history` is filled by the first pass."""
 
-    job: Job
+    job: Job | ClockJob
     origin: Origin
     id: UUID
     reader: RecordSource
@@ -122,7 +127,7 @@ class _Topic:
 
 
 @asynccontextmanager
-async def _opened(app: App, settings: Settings, job: Job) -> AsyncIterator[_Topic]:
+async def _opened(app: App, settings: Settings, job: Job | ClockJob) -> AsyncIterator[_Topic]:
     name = app.dlq_topic(job.job_code)
     async with open_reader(settings.kafka) as asking:
         partitions = await asking.partitions_of(name)
@@ -153,6 +158,7 @@ async def _plan(topic: _Topic, database: Connection | Pool) -> ImportPlan:
         known=await _count_known(database, [*topic.history.letters, *misfit_ids]),
         misfits=len(topic.history.misfits),
         first_misfits={f"{name}:{spot.partition}:{spot.offset}": why for spot, why in misfits},
+        items=len(topic.history.items),
     )
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 from uuid import UUID
 
+from dlq.forgetting.items import HeldItem, erase_items, items_of_key, items_of_letter, letters_of_items
 from dlq.letters import Origin, letter_id, text_for_postgres
 from dlq.outcomes import Decided, tell_outcomes
 from dlq.parking import OrderKey, blocked_among
@@ -28,13 +29,14 @@ _QUERIES = load_queries(__package__)
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What of one job is about the subject: dead letters by id, parked events by number."""
+    """What of one job is about the subject: dead letters of records by id, parked events by number, failed items."""
 
     letters: Sequence[UUID] = ()
     parked: Sequence[int] = ()
+    items: Sequence[HeldItem] = ()
 
-    def __bool__(self) -> bool:
-        return bool(self.letters or self.parked)
+    def __len__(self) -> int:
+        return len(self.letters) + len(self.parked) + len(self.items)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,7 @@ class Extent:
     edits: int
     copies: int
     waiting: int
+    items: int = 0
 
     @property
     def undecided(self) -> int:
@@ -63,6 +66,7 @@ class Erased:
     parked: int
     edits: int
     copies: int
+    items: int = 0
     busy: Sequence[UUID] = ()
     sequences: frozenset[OrderKey] = frozenset()
 
@@ -72,6 +76,7 @@ class Erased:
             parked=self.parked + other.parked,
             edits=self.edits + other.edits,
             copies=self.copies + other.copies,
+            items=self.items + other.items,
             busy=[*self.busy, *other.busy],
             sequences=self.sequences | other.sequences,
         )
@@ -90,10 +95,17 @@ class _Event(NamedTuple):
 
 
 async def held_of_key(connection: Connection, job: JobId, key: bytes) -> Held:
-    """Returns what of a job has the record key."""
+    """Returns what of a job has the record key, or an item's."""
     letters = await connection.fetch(_QUERIES["letters_of_key"], job, key)
     parked = await connection.fetch(_QUERIES["parked_of_key"], job, key)
-    return Held([row["id"] for row in letters], [row["id"] for row in parked])
+    items = await items_of_key(connection, job, key)
+    return Held([row["id"] for row in letters], [row["id"] for row in parked], items)
+
+
+async def held_as_letter(connection: Connection, job: JobId, letter: UUID) -> Held:
+    """Returns the letter, of a record or of an item, if it is the job's."""
+    letters = await connection.fetch(_QUERIES["letter_of_id"], job, letter)
+    return Held([row["id"] for row in letters], items=await items_of_letter(connection, job, letter))
 
 
 async def letters_to_read(connection: Connection, job: JobId, after: UUID, limit: int) -> Sequence[Kept]:
@@ -116,12 +128,14 @@ def _versions(row: Any) -> Sequence[StoredRecord]:
 async def extent_of(connection: Connection, origin: Origin, held: Held) -> Extent:
     """Returns how much of a job an erasure of `held` would reach."""
     rows = await connection.fetch(_QUERIES["letters_by_state"], list(held.letters))
+    told = [*held.letters, *await letters_of_items(connection, origin.job, held.items)]
     return Extent(
         letters={LetterState(row["state"]): row["letters"] for row in rows},
         parked=len(held.parked),
         edits=sum(row["edits"] for row in rows),
-        copies=await connection.fetchval(_QUERIES["copies_in_outbox"], origin.dlq_topic, _spelled(held.letters)),
+        copies=await connection.fetchval(_QUERIES["copies_in_outbox"], origin.dlq_topic, _spelled(told)),
         waiting=await connection.fetchval(_QUERIES["parked_in_keys_of"], list(held.letters)),
+        items=len(held.items),
     )
 
 
@@ -134,7 +148,8 @@ async def events_in_outbox(connection: Connection, key: bytes) -> int:
 async def erase(connection: Connection, origin: Origin, held: Held, *, reason: str, made_by: str) -> Erased:
     """In the caller's transaction: of `held` only places, states and claims are left, and no later read handles it.
 
-    Letters that nobody had decided about are discarded and leave the sequences of their keys; parked events are gone.
+    Letters that nobody had decided about are discarded and leave the sequences of their keys; parked events are gone;
+    no run does an item any more.
     Waits for whoever is at one of their sequences, as long as the caller's lock_timeout says.
     """
     why = text_for_postgres(reason), text_for_postgres(made_by)
@@ -148,16 +163,19 @@ async def erase(connection: Connection, origin: Origin, held: Held, *, reason: s
     )
     left = {*sequences, *(key for keys in (await keys_of(connection, letters)).values() for key in keys)}
     await take_out(connection, origin.job, letters=letters, events=[e.id for e in events], keys=list(left))
-    ended = await _blank(connection, letters, why[1])
+    items = await erase_items(connection, origin, held.items, made_by=why[1])
+    ended = [*await _blank(connection, letters, why[1]), *items.letters]
     # What a relay had in hand would be published after it was erased.
     await hold_relays(connection)
-    copies = await connection.fetch(_QUERIES["drop_copies"], origin.dlq_topic, _spelled(letters))
+    told = [*letters, *(each.letter for each in items.letters)]
+    copies = await connection.fetch(_QUERIES["drop_copies"], origin.dlq_topic, _spelled(told))
     await tell_outcomes(connection, origin, ended)
     return Erased(
         letters=Counter(states[letter] for letter in letters),
         parked=len(events),
         edits=edits,
         copies=len(copies),
+        items=items.items,
         busy=[letter for letter, state in states.items() if state is LetterState.REPLAYING],
         sequences=frozenset(sequences),
     )

@@ -5,16 +5,130 @@
 SELECT g.code, g.dropped FROM tidegate.drop_decided_letters($1, $2, $3) AS g;
 
 -- name: unresolved_letters
--- How many letters of each job of a service nobody has decided about, and the age of the oldest in seconds; read from an
--- index alone. $1 service, $2 their states.
+-- How many letters of each job of a service nobody has decided about, of records or of items, and the age of the oldest in
+-- seconds; those of records are read from an index alone. $1 service, $2 their states.
 SELECT
     j.code,
-    count(d.state) AS letters,
-    coalesce(extract(epoch FROM now() - min(d.first_failed_at)), 0)::float8 AS oldest_seconds
+    count(l.first_failed_at) AS letters,
+    coalesce(extract(epoch FROM now() - min(l.first_failed_at)), 0)::float8 AS oldest_seconds
 FROM tidegate.job AS j
-LEFT JOIN tidegate.dead_letter AS d ON d.job = j.id AND d.state = ANY ($2::text[])
+LEFT JOIN (
+    SELECT d.job, d.first_failed_at FROM tidegate.dead_letter AS d WHERE d.state = ANY ($2::text[])
+    UNION ALL
+    SELECT i.job, coalesce(i.first_failed_at, i.decided_at)
+    FROM tidegate.job_item AS i
+    WHERE i.letter IS NOT NULL
+        AND tidegate.item_letter_state(i.outcome, i.replay, i.is_quarantined) = ANY ($2::text[])
+) AS l ON l.job = j.id
 WHERE j.service = $1
 GROUP BY j.code;
+
+-- name: drop_item_letters
+-- Items whose letters were decided long ago are no letters any more: what is left is that they were done, or will not be.
+-- How many of each job. $1 service, $2 how long letters are kept, $3 how many.
+WITH due AS (
+    SELECT d.job, d.tenant, d.brand, d.key
+    FROM tidegate.job AS j
+    CROSS JOIN LATERAL (
+        SELECT i.job, i.tenant, i.brand, i.key
+        FROM tidegate.job_item AS i
+        WHERE i.letter IS NOT NULL AND i.job = j.id
+            AND tidegate.item_letter_state(i.outcome, i.replay, i.is_quarantined) IN ('resolved', 'discarded')
+            AND i.decided_at < now() - $2::interval
+        LIMIT $3
+        FOR UPDATE SKIP LOCKED
+    ) AS d
+    WHERE j.service = $1
+    LIMIT $3
+),
+gone AS (
+    UPDATE tidegate.job_item AS i
+    SET letter = NULL, correlation_id = NULL, reason = NULL, handler = NULL, error_class = NULL, error_message = NULL,
+        stack = NULL, fingerprint = NULL, attempts = NULL, occurrences = NULL, first_failed_at = NULL,
+        last_failed_at = NULL
+    FROM due AS d
+    WHERE i.job = d.job AND i.tenant = d.tenant AND i.brand = d.brand AND i.key = d.key
+    RETURNING i.job
+)
+SELECT j.code, count(*) AS dropped FROM gone AS g JOIN tidegate.job AS j ON j.id = g.job GROUP BY j.code;
+
+-- name: items_of_key
+-- Items of a job that failed or were letters, which are done once by a key or stand at it in their query. $1 job, $2 key.
+SELECT i.tenant, i.brand, i.key
+FROM tidegate.job_item AS i
+WHERE i.job = $1 AND (i.letter IS NOT NULL OR i.outcome <> 'done') AND i.erased_at IS NULL
+    AND (i.key = $2 OR i.place = $2)
+ORDER BY i.tenant, i.brand, i.key;
+
+-- name: items_of_letter
+-- The item of a job that a letter is of. $1 job, $2 letter.
+SELECT i.tenant, i.brand, i.key
+FROM tidegate.job_item AS i
+WHERE i.letter = $2 AND i.job = $1 AND i.erased_at IS NULL;
+
+-- name: letter_of_id
+-- The letter of a record, if the job has it and there is anything in it. $1 job, $2 letter.
+SELECT d.id FROM tidegate.dead_letter AS d WHERE d.id = $2 AND d.job = $1 AND d.erased_at IS NULL;
+
+-- name: letters_of_items
+-- Which letters some items are. $1 job, $2 tenants, $3 brands, $4 keys.
+SELECT i.letter
+FROM unnest($2::text[], $3::text[], $4::text[]) AS w (tenant, brand, key)
+JOIN tidegate.job_item AS i ON i.job = $1 AND i.tenant = w.tenant AND i.brand = w.brand AND i.key = w.key
+WHERE i.letter IS NOT NULL;
+
+-- name: lock_items_to_erase
+-- Those of some items whose content is still there, locked: who does one of them is waited for. $1 … $4 as for
+-- letters_of_items.
+SELECT i.tenant, i.brand, i.key, i.outcome
+FROM unnest($2::text[], $3::text[], $4::text[]) AS w (tenant, brand, key)
+JOIN tidegate.job_item AS i ON i.job = $1 AND i.tenant = w.tenant AND i.brand = w.brand AND i.key = w.key
+WHERE i.erased_at IS NULL
+ORDER BY i.tenant, i.brand, i.key
+FOR UPDATE OF i;
+
+-- name: drop_erased_items
+-- What was left of the same items when they were erased before. $1 … $4 as for letters_of_items.
+DELETE FROM tidegate.job_item AS i
+USING unnest($2::text[], $3::text[], $4::text[]) AS w (tenant, brand, key)
+WHERE i.job = $1 AND i.tenant = w.tenant AND i.brand = w.brand
+    AND i.key = 'erased ' || encode(sha256(convert_to(w.key, 'UTF8')), 'hex');
+
+-- name: forget_page_places
+-- Other items remember the same items as those behind which their pages were asked for: a replay begins at the first page
+-- instead. $1 … $4 as for letters_of_items.
+UPDATE tidegate.job_item AS o
+SET page_after = NULL
+FROM unnest($2::text[], $3::text[], $4::text[]) AS w (tenant, brand, key)
+JOIN tidegate.job_item AS i ON i.job = $1 AND i.tenant = w.tenant AND i.brand = w.brand AND i.key = w.key
+WHERE o.job = $1 AND o.tenant = w.tenant AND o.brand = w.brand AND o.page_after = i.place
+    AND (o.letter IS NOT NULL OR o.outcome <> 'done');
+
+-- name: erase_items
+-- Nothing that may be somebody's is left of the items; of the key there is a digest, by which no run does them again.
+-- Whichever nobody had done is discarded. Returns how those have ended that were letters. $1 … $4 as for letters_of_items,
+-- $5 who.
+UPDATE tidegate.job_item AS i
+SET
+    key = 'erased ' || encode(sha256(convert_to(i.key, 'UTF8')), 'hex'),
+    place = NULL,
+    page_after = NULL,
+    correlation_id = NULL,
+    error_message = 'erased',
+    stack = '',
+    fingerprint = 'erased',
+    replay = NULL,
+    erased_at = now(),
+    erased_by = $5,
+    decided_at = CASE
+        WHEN i.outcome IN ('done', 'discarded') THEN i.decided_at
+        ELSE greatest(now(), coalesce(i.last_failed_at, i.decided_at) + interval '1 microsecond')
+    END,
+    outcome = CASE WHEN i.outcome = 'done' THEN 'done' ELSE 'discarded' END
+FROM unnest($2::text[], $3::text[], $4::text[]) AS w (tenant, brand, key)
+WHERE i.job = $1 AND i.tenant = w.tenant AND i.brand = w.brand AND i.key = w.key
+RETURNING
+    i.letter, i.outcome, i.decided_at, coalesce(i.last_failed_at, i.first_failed_at, i.decided_at) AS last_failed_at;
 
 -- name: letters_of_key
 -- Letters with a record key. $1 job, $2 key.

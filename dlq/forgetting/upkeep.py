@@ -84,9 +84,13 @@ class LetterUpkeep:
                 async with connection.transaction():
                     await connection.execute(f"SET LOCAL statement_timeout = {int(_STEP.total_seconds() * 1000)}")
                     rows = await connection.fetch(_QUERIES["drop_decided"], self._service, kept, _CHUNK)
+                    rows += await connection.fetch(_QUERIES["drop_item_letters"], self._service, kept, _CHUNK)
             except (asyncpg.LockNotAvailableError, asyncpg.QueryCanceledError):
                 return {}  # somebody migrates the table, or the disk is slow: the next round goes on
-        return {row["code"]: row["dropped"] for row in rows}
+        dropped: Counter[str] = Counter()
+        for row in rows:
+            dropped[row["code"]] += row["dropped"]
+        return dropped
 
     def _tell(self, dropped: Mapping[str, int]) -> None:
         for job, letters in dropped.items():

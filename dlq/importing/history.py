@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import NamedTuple
 from uuid import UUID
 
-from dlq.importing.told import Misfit, Told, ToldLetter, ToldOutcome
+from dlq.importing.told import Misfit, Told, ToldItem, ToldLetter, ToldOutcome
 from dlq.states import LetterState
 
 
@@ -44,11 +44,15 @@ class History:
         self._endings: dict[UUID, Ending] = {}
         self.misfits: dict[Spot, str] = {}
         """Why, by where they stand."""
+        self.items: set[UUID] = set()
+        """Letters of items, which are not brought back."""
 
     def note(self, spot: Spot, told: Told) -> None:
         match told:
             case Misfit(why):
                 self.misfits[spot] = why
+            case ToldItem(letter):
+                self.items.add(letter)
             case ToldOutcome(letter, state, at):
                 known = self._endings.get(letter)
                 if known is None or at >= known.at:

@@ -12,9 +12,9 @@ from typing import TypeVar
 from uuid import UUID
 
 from dlq.envelope import PREFIX
-from dlq.importing.told import Misfit, Omitted, Told, ToldLetter, ToldOutcome
+from dlq.importing.told import Misfit, Omitted, Told, ToldItem, ToldLetter, ToldOutcome
 from dlq.letters import Origin, letter_id
-from dlq.states import FINAL, LetterState
+from dlq.states import FINAL, LetterKind, LetterState
 from tidegate_kernel.errors import Reason
 from tidegate_kernel.event import Record
 
@@ -30,7 +30,11 @@ def read_told(record: Record, origin: Origin) -> Told:
     told = _Told({name: value for name, value in record.headers if name.startswith(PREFIX)})
     try:
         told.require("job", origin.job_code)
-        return _outcome(told) if told.has("state") else _letter(told, record, origin)
+        if told.has("state"):
+            return _outcome(told)
+        if told.text("kind") == LetterKind.ITEM:
+            return ToldItem(told.read("id", UUID))
+        return _letter(told, record, origin)
     except _NotOursError as error:
         return Misfit(str(error))
 

@@ -1,4 +1,4 @@
-"""What the records of a DLQ topic tell: a letter, the outcome of one, or nothing that could be understood."""
+"""What the records of a DLQ topic tell: a letter, the outcome of one, an item, or nothing that could be understood."""
 
 from __future__ import annotations
 
@@ -71,10 +71,17 @@ class ToldOutcome:
 
 
 @dataclass(frozen=True, slots=True)
+class ToldItem:
+    """An item of a job by the clock failed: nothing to bring back, the job's next run that meets it tries it again."""
+
+    letter: UUID
+
+
+@dataclass(frozen=True, slots=True)
 class Misfit:
-    """A record that is neither; `why` never holds payload."""
+    """A record that is none of these; `why` never holds payload."""
 
     why: str
 
 
-Told: TypeAlias = ToldLetter | ToldOutcome | Misfit
+Told: TypeAlias = ToldLetter | ToldOutcome | ToldItem | Misfit

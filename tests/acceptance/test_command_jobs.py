@@ -195,3 +195,70 @@ def test_misuse_is_told_by_name(clocked: Cli) -> None:
     assert "has no run 99999999999999999999" in said["no number of a run"].stderr
     assert "it has payments, seconds" in said["unknown parameter"].stderr
     assert "those are: asked, notes" in said["no such job"].stderr
+
+
+_FAILED_ITEMS = """
+    WITH job AS (
+        INSERT INTO tidegate.job (service, code, claim_rule) VALUES ('{service}', 'settling', 'v1') RETURNING id
+    )
+    INSERT INTO tidegate.job_item (
+        job, tenant, key, run, outcome, letter, place, scheduled_at, reason, error_class, error_message, fingerprint,
+        first_failed_at, last_failed_at, attempts, occurrences, is_quarantined, replays
+    )
+    SELECT
+        job.id, i.tenant, i.key, 1, 'quarantined', gen_random_uuid(), i.key, now(), 'rejected', 'Rejected',
+        'closed account', 'f', now(), now(), 1, 1, i.key = 'p002', CASE WHEN i.key = 'p002' THEN 5 END
+    FROM job CROSS JOIN (VALUES ('acme', 'p001'), ('acme', 'p002'), ('zeta', 'p003')) AS i (tenant, key)
+    RETURNING key, letter::text
+"""
+
+
+def test_items_are_letters_among_the_letters(ready_cli: Cli, admin_token: str, rows: Rows) -> None:
+    """Found, replayed and discarded by `tidegate dlq`, by ids or by filters: nobody has to know what they are of."""
+    service = f"{ready_cli.environment['SMALL_PREFIX']}-quarantine"
+    ids = {row["key"]: row["letter"] for row in rows(_FAILED_ITEMS.format(service=service))}
+    cli = Cli({**ready_cli.environment, "TIDEGATE_APP": "quarantining:app", "TIDEGATE_TOKEN": admin_token})
+    why = ("--reason", "it is open again", "--yes")
+
+    listed = cli.json("dlq", "list", "--status", "any")["letters"]
+    shown = cli.run("dlq", "show", ids["p001"])
+    plan = cli.json("dlq", "replay", "--letter", ids["p001"])
+    replayed = cli.json(*plan["next"].replace("'…'", "mended").split()[1:])
+    by_filter = cli.json("dlq", "discard", "--job", "settling", "--tenant", "zeta", *why)
+    too_often = cli.run("dlq", "replay", "--letter", ids["p002"], *why)
+    forced = cli.json("jobs", "replay", "settling", "--tenant", "acme", "--all", "--force", *why)
+
+    assert {(each["kind"], each["item"], each["state"]) for each in listed} == {
+        ("item", "p001", "dead"),
+        ("item", "p002", "quarantined"),
+        ("item", "p003", "dead"),
+    }
+    assert {each["next"] for each in listed} == {
+        f"tidegate dlq replay --letter {letter}{' --force' if key == 'p002' else ''}" for key, letter in ids.items()
+    }
+    assert "closed account" in shown.stdout
+    assert (plan["items"], plan["is_done"], replayed["items"], len(replayed["runs"])) == (1, False, 1, 1)
+    assert (by_filter["items"], forced["items"]) == (1, 1)
+    assert (too_often.returncode, "too many failed replays; --force includes them" in too_often.stderr) == (1, True)
+    done = rows(f"SELECT action, tenant, outcome FROM tidegate.audit WHERE target = '{service}.settling' ORDER BY seq")
+    assert [tuple(row) for row in done] == [
+        ("dlq:replay", "acme", "done"),
+        ("dlq:discard", "zeta", "done"),
+        ("dlq:replay", "acme", "failed"),
+        ("dlq:replay", "acme", "done"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "words, told",
+    [
+        (("jobs", "replay", "asked", "--tenant", "acme", "--item", "p\udcff"), "is named by UTF-8"),
+        (("dlq", "stop", "9" * 40), "9223372036854775807"),
+        (("dlq", "replay", "--job", "asked", "--rehearse"), "--rehearse is about records"),
+    ],
+)
+def test_what_names_nothing_is_refused_without_a_traceback(clocked: Cli, words: tuple[str, ...], told: str) -> None:
+    """Exit 2, whatever bytes and numbers a script pastes: not an encoder's error, and not Postgres' either."""
+    done = clocked.run(*words)
+
+    assert (done.returncode, told in done.stderr, "Traceback" in done.stderr) == (2, True, False), done.stderr

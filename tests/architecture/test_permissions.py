@@ -62,6 +62,7 @@ WORKERS_OWN = {
     ("tidegate/jobs/clockwork/runs.py", "claim_runs"): "a process takes what the schedule made due",
     ("tidegate/jobs/clockwork/runs.py", "end_run"): "the run's own end",
     ("tidegate/jobs/clockwork/runs.py", "end_stalled"): "a run whose process is gone",
+    ("tidegate/jobs/clockwork/runs.py", "give_back_items"): "the run's own end",
     ("tidegate/jobs/clockwork/runs.py", "put_back"): "a process that leaves lets others go on",
     ("tidegate/jobs/clockwork/runs.py", "retry_run"): "by the policy of the job",
     ("tidegate/jobs/clockwork/runs.py", "settle_unit"): "the settle",

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from consumers.judging import Judge
+from dlq.states import MOST_REPLAYS
 from tidegate import Context, Handler, handle
 from tidegate.jobs.clockwork.declaration import ClockJob, Page, ScheduledJob
 from tidegate.jobs.clockwork.host import ClockHost, Pace
@@ -136,6 +137,8 @@ class Workshop:
     looks: list[datetime] = field(default_factory=list)
     on_order: Callable[[str, Context[None]], Awaitable[None]] | None = None
     outbox_limit: int = OUTBOX_LIMIT
+    most_replays: int = MOST_REPLAYS
+    metrics: Metrics = field(default_factory=Metrics)
 
     async def prepare(self, **orders: int) -> None:
         """Tenants by their number of orders: `o000`, `o001`, …"""
@@ -174,10 +177,10 @@ class Workshop:
             timeout=job.handler_timeout,
             threads=ThreadPoolExecutor(1),
         )
-        home = LetterHome("tests", job.code, f"tests.{job.code}.dlq")
+        home = LetterHome("tests", job.code, f"tests.{job.code}.dlq", most_replays=self.most_replays)
         judge = Judge(job.retry, self._probe)
         return RunHands(
-            job, pool or self.pool, mediator, judge, self.clock, Metrics(), self.stop, home, self.outbox_limit
+            job, pool or self.pool, mediator, judge, self.clock, self.metrics, self.stop, home, self.outbox_limit
         )
 
     async def _probe(self) -> bool:

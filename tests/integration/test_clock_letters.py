@@ -2,52 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
 import pytest
 
-from consumers.failure import RetryPolicy
-from dlq.envelope import MAX_HEADERS_BYTES
-from tests.integration.clockwork import ACME, NOON, ZEBRA, Schedulers, Workshop, forget_lease, minutely
-from tidegate import Context, Rejected
-from tidegate.jobs.clockwork.declaration import ScheduledJob
+from tests.integration.clockwork import ACME, NOON, ZEBRA, Workshop, forget_lease
+from tests.integration.quarantined_items import (
+    ALICE,
+    BOSS,
+    TOPIC,
+    Closed,
+    asked,
+    audited,
+    failed,
+    letters,
+    letters_leave,
+    lost,
+    planned,
+    quarantining,
+    work_next,
+    worked,
+)
+from tidegate import Context
 from tidegate.jobs.clockwork.history import History
 from tidegate.jobs.clockwork.quarantine import (
     ItemChoice,
-    LostItem,
     Replayed,
     discard_items,
-    lost_items,
-    plan_items,
-    replay_items,
 )
 from tidegate.jobs.clockwork.runner import work_off
-from tidegate.jobs.clockwork.runs import ClaimedRun, RunState
-from tidegate.jobs.clockwork.scheduler import Scheduler
+from tidegate.jobs.clockwork.runs import RunState
 from tidegate_kernel.errors import Denied, Misconfigured
 from tidegate_kernel.permissions import Actor, Role
 from tidegate_kernel.postgres import Pool
 
 pytestmark = pytest.mark.servers
-
-ALICE, BOSS = Actor("alice", Role.OPERATOR), Actor("boss", Role.ADMIN)
-TOPIC = "tests.check.dlq"
-QUICK = RetryPolicy(attempts=3, unexpected_attempts=2, first_delay=timedelta(milliseconds=1))
-
-
-class Closed:
-    """Orders that cannot be checked, until they are taken out."""
-
-    def __init__(self, *orders: str) -> None:
-        self.orders = set(orders)
-
-    async def __call__(self, order: str, ctx: Context[None]) -> None:
-        if order in self.orders:
-            raise Rejected("closed account")
-        ctx.publish("checked", {"order": order}, key=order)
 
 
 @pytest.fixture
@@ -55,53 +46,6 @@ async def shop(pool: Pool) -> Workshop:
     made = Workshop(pool, on_order=Closed("o001"))
     await made.prepare(acme=3)
     return made
-
-
-def quarantining(**fields: Any) -> ScheduledJob:
-    return minutely(**{"partial_failure": "quarantine", "retry": QUICK} | fields)
-
-
-async def failed(shop: Workshop, job: ScheduledJob) -> tuple[Scheduler, ClaimedRun]:
-    """A scheduler, after the first run, whose orders are done but for those that are closed."""
-    scheduler = await Schedulers(shop.pool, shop.clock).start(job)
-    return scheduler, await worked(shop, job, scheduler)
-
-
-async def worked(shop: Workshop, job: ScheduledJob, scheduler: Scheduler) -> ClaimedRun:
-    """The run of the next minute, worked off."""
-    shop.clock.move(minutes=1)
-    await scheduler.make_runs()
-    return await work_next(shop, job, scheduler)
-
-
-async def work_next(shop: Workshop, job: ScheduledJob, scheduler: Scheduler) -> ClaimedRun:
-    (run,) = await scheduler.claim(1)
-    assert await work_off(shop.hands(job), run) is RunState.DONE
-    return run
-
-
-async def asked(shop: Workshop, choice: ItemChoice, actor: Actor = ALICE, reason: str = "it is open again") -> Replayed:
-    return await replay_items(shop.pool, actor, "tests", choice, reason=reason, now=shop.clock.now())
-
-
-async def lost(shop: Workshop) -> Sequence[LostItem]:
-    async with shop.pool.acquire() as connection:
-        return await lost_items(connection, "tests", code=None, limit=10)
-
-
-async def letters(pool: Pool) -> list[Mapping[str, str]]:
-    """What the DLQ topic will be told, in order: our headers, with the record's key."""
-    rows = await pool.fetch(
-        "SELECT key, value, header_names, header_values FROM tidegate.outbox WHERE kind = 'dead_letter' ORDER BY id"
-    )
-    assert all(row["value"] is None for row in rows)
-    return [_headers(row["key"], row["header_names"], row["header_values"]) for row in rows]
-
-
-def _headers(key: bytes, names: Sequence[bytes], values: Sequence[bytes]) -> Mapping[str, str]:
-    assert sum(map(len, [*names, *values])) <= MAX_HEADERS_BYTES
-    told = {name.decode(): value.decode() for name, value in zip(names, values, strict=True)}
-    return {"key": key.decode()} | {name.removeprefix("tg-dlq-"): text for name, text in told.items()}
 
 
 async def test_quarantined_item_is_a_dead_letter_told_on_the_topic_of_its_job(shop: Workshop) -> None:
@@ -345,8 +289,7 @@ async def test_plan_says_how_many_and_why_and_changes_nothing(shop: Workshop) ->
     """Plan first, as for the letters of a consumer."""
     job = quarantining()
     await failed(shop, job)
-    async with shop.pool.acquire() as connection:
-        plan = await plan_items(connection, "tests", ItemChoice(job=job, scope=ACME))
+    plan = await planned(shop, ItemChoice(job=job, scope=ACME))
 
     assert (plan.items, plan.occasions, plan.reasons) == (1, 1, {"rejected": 1})
     assert [each.outcome for each in await lost(shop)] == ["quarantined"]
@@ -365,11 +308,6 @@ async def test_replay_holds_up_no_schedule(shop: Workshop) -> None:
     assert [tuple(row) for row in states] == [("done", False), ("due", True), ("due", False)]
 
 
-async def audited(pool: Pool) -> list[tuple[Any, ...]]:
-    rows = await pool.fetch("SELECT actor, action, target, reason, tenant, outcome FROM tidegate.audit ORDER BY seq")
-    return [tuple(row) for row in rows]
-
-
 async def test_replay_of_an_early_item_leaves_the_checkpoint_where_it_was(shop: Workshop) -> None:
     """A job that carries on would read everything behind the item again, and do it once more for another occasion."""
     job = quarantining(checkpoint="job")
@@ -383,16 +321,21 @@ async def test_replay_of_an_early_item_leaves_the_checkpoint_where_it_was(shop: 
 
 
 async def test_history_forgets_what_was_discarded_and_no_letter_that_nobody_has_decided_about(shop: Workshop) -> None:
-    """History has a retention; a dead letter that is undecided has none."""
+    """Letters have a retention, those of items the same; one that is undecided has none."""
     shop.on_order = Closed("o001", "o002")
     job = quarantining()
     scheduler, _ = await failed(shop, job)
     discarded = next(item.key for item in await lost(shop) if item.key.endswith("o001"))
     choice = ItemChoice(job=job, scope=ACME, keys=[discarded])
     await discard_items(shop.pool, BOSS, "tests", choice, reason="a test order", topic=TOPIC)
-    await shop.pool.execute("UPDATE tidegate.job_item SET decided_at = $1", shop.clock.now())
+    # By the database's clock it is 91 days ago, by that of the history, which stands in May, 31.
+    await shop.pool.execute("UPDATE tidegate.job_item SET decided_at = least($1, now() - interval '91 days')", NOON)
 
     shop.clock.move(days=31)
-    await History(shop.pool, shop.clock, scheduler.jobs).forget()
+    history = History(shop.pool, shop.clock, scheduler.jobs)
+    await history.forget()
+    assert len(await shop.items()) == 2, "it is a letter, and leaves as letters do"
 
+    await letters_leave(shop.pool)
+    await history.forget()
     assert [(key[-4:], outcome) for key, outcome in await shop.items()] == [("o002", "quarantined")]

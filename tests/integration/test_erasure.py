@@ -323,8 +323,8 @@ async def test_audit_tells_how_much_and_nothing_of_whom(bench: Bench, job: Consu
         ("tests", REASON),
     ]
     assert [row["parameters"] for row in rows] == [
-        '{"by": "field customer", "copies": 0, "edits": 0, "letters": {}, "parked": 1}',
-        '{"by": "field customer", "copies": 2, "edits": 1, "letters": {"dead": 2}, "parked": 0}',
+        '{"by": "field customer", "copies": 0, "edits": 0, "items": 0, "letters": {}, "parked": 1}',
+        '{"by": "field customer", "copies": 2, "edits": 1, "items": 0, "letters": {"dead": 2}, "parked": 0}',
         '{"by": "key", "letters": {}, "parked": 0}',
     ]
 

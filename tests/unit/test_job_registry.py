@@ -212,11 +212,13 @@ def test_function_that_does_not_say_what_it_makes_is_named() -> None:
     assert unchecked_requests(app(NIGHTLY)) == []
 
 
-def test_letters_of_a_job_by_the_clock_are_asked_for_elsewhere(capsys: pytest.CaptureFixture[str]) -> None:
-    """An item is a dead letter too, and `tidegate dlq list` shows none of them: "no such job" would be believed."""
-    say_what_is_not_shown(app(NIGHTLY), ["nightly", "ledger"], 0)
+def test_job_that_makes_no_letters_of_items_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    """An empty list would be believed: its items fail all the same, and are shown elsewhere."""
+    stopping, quarantining = replace(NIGHTLY, partial_failure="stop"), replace(NIGHTLY, partial_failure="quarantine")
+    say_what_is_not_shown(app(quarantining), ["nightly"], 0)
+    say_what_is_not_shown(app(stopping), ["nightly", "ledger"], 0)
 
     by_the_clock, unknown = capsys.readouterr().err.splitlines()
-    assert "'nightly' runs by the clock" in by_the_clock
+    assert "'nightly' makes no letters of items" in by_the_clock
     assert "'tidegate jobs items nightly'" in by_the_clock
     assert "has no job 'ledger' today" in unknown

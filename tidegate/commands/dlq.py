@@ -63,6 +63,7 @@ from tidegate.console.letters import (
     LetterFilter,
     LetterPage,
     LetterStats,
+    find_letter,
     letter_stats,
     list_letters,
     read_letter,
@@ -74,7 +75,9 @@ from tidegate_kernel.postgres import Connection, connect
 from tidegate_kernel.settings import Settings
 
 letter_commands = typer.Typer(
-    name="dlq", help="Dead letters: records that a job could not handle.", no_args_is_help=True
+    name="dlq",
+    help="Dead letters: records and items that a job could not handle.",
+    no_args_is_help=True,
 )
 
 JobNames = Annotated[list[str] | None, typer.Option("--job", metavar="JOB", help="Of this job; may be repeated.")]
@@ -223,7 +226,7 @@ async def _show(settings: Settings, service: str, letter: UUID, *, with_payload:
     dsn = settings.postgres_dsn.get_secret_value()
     await require_schema(dsn)
     async with connect(dsn) as connection:
-        details = await read_letter(connection, service, letter)
         if not with_payload:
-            return Shown(details, None)
+            return Shown(await find_letter(connection, service, letter), None)
+        details = await read_letter(connection, service, letter)
         return Shown(details, await read_payload(connection, await actor_of(settings, connection), details))

@@ -10,6 +10,7 @@ import typer
 
 from tidegate.app import App
 from tidegate.commands.dlq_erase_output import plain_erasure, print_erasure
+from tidegate.commands.dlq_filters import letter_id
 from tidegate.commands.loading import load_app
 from tidegate.commands.options import AppOption, JsonOption, actor_of, examples, print_json, settings_of, wait_for
 from tidegate.console.erasing import ErasurePlan, JobErased, Subject, erase_subject, plan_erasure
@@ -23,6 +24,7 @@ if TYPE_CHECKING:  # its client takes long to import, and every command of the g
 
 EXAMPLES = examples(
     "tidegate dlq erase --key customer-17 --app shop.app:app                       [dim]# the plan[/dim]",
+    "tidegate dlq erase --letter 6f1d6f0e-5a0b-5b0c-9d3e-7469646567a1 --reason 'ticket 4711' --yes",
     "tidegate dlq erase --field customer=- --reason 'ticket 4711' --yes            [dim]# asks on standard input[/dim]",
 )
 _FROM_INPUT = "-"
@@ -30,7 +32,10 @@ _LEFT = 1
 
 
 def erase_command(
-    key: Annotated[str | None, typer.Option(help="Of this record key; '-' reads it from standard input.")] = None,
+    key: Annotated[
+        str | None, typer.Option(help="Of this record's or item's key; '-' reads it from standard input.")
+    ] = None,
+    letter: Annotated[str | None, typer.Option(metavar="ID", help="This letter.")] = None,
     field: Annotated[
         str | None, typer.Option(metavar="NAME=VALUE", help="Whose events say so, as the job's subjects read them.")
     ] = None,
@@ -43,8 +48,9 @@ def erase_command(
     """Erase one subject from dead letters and all that belongs to them; copies in Kafka are only named. For admins.
 
     A letter keeps its place, its state and its claim. One that nobody had decided about is discarded, never replayed.
+    An item of a job by the clock is never done again: of its key a digest stays.
     """
-    subject = _subject(key, field)
+    subject = _subject(key, field, letter)
     loaded, settings = load_app(app), settings_of()
     done, plan, left = wait_for(_erase(loaded, settings, job, subject, reason if yes else None))
     kept = wait_for(_retentions(loaded, settings, plan))
@@ -56,9 +62,11 @@ def erase_command(
         raise typer.Exit(_LEFT)
 
 
-def _subject(key: str | None, field: str | None) -> Subject:
-    if (key is None) == (field is None):
-        raise Misconfigured("say who: either --key KEY or --field NAME=VALUE")
+def _subject(key: str | None, field: str | None, letter: str | None) -> Subject:
+    if sum(each is not None for each in (key, field, letter)) != 1:
+        raise Misconfigured("say who: one of --key KEY, --field NAME=VALUE, --letter ID")
+    if letter is not None:
+        return Subject(letter=letter_id(letter))
     if key is not None:
         # Arguments that are no UTF-8 arrive with surrogates for their bytes.
         return Subject(key=_typed(key).encode("utf-8", "surrogateescape"))

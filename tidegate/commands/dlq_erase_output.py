@@ -18,7 +18,7 @@ def print_erasure(
     plan: ErasurePlan, done: Sequence[JobErased] | None, left: int, kept: Mapping[str, Retention | None]
 ) -> None:
     """What an erasure would reach, or has; the copies in Kafka are named."""
-    columns = ["job", "letters", "parked", "edits", "in the outbox", "not looked into"]
+    columns = ["job", "letters", "items", "parked", "edits", "in the outbox", "not looked into"]
     print_table(columns, [_cells(each) for each in plan.jobs], right=columns[2:])
     tell(*_hazards(plan))
     tell(*(f"topic {topic}: copies {_lasting(retention)}; not in our reach" for topic, retention in kept.items()))
@@ -31,12 +31,13 @@ def print_erasure(
 
 
 def _left(left: int) -> str:
-    return "1 letter or parked event is" if left == 1 else f"{left:,} letters or parked events are"
+    return "1 letter, item or parked event is" if left == 1 else f"{left:,} letters, items or parked events are"
 
 
 def _cells(job: JobPlan) -> list[object]:
-    states = ", ".join(f"{count} {state}" for state, count in job.extent.letters.items()) or "none"
-    return [job.origin.job_code, states, job.extent.parked, job.extent.edits, job.extent.copies, job.unknown]
+    extent = job.extent
+    states = ", ".join(f"{count} {state}" for state, count in extent.letters.items()) or "none"
+    return [job.origin.job_code, states, extent.items, extent.parked, extent.edits, extent.copies, job.unknown]
 
 
 def _hazards(plan: ErasurePlan) -> Iterator[str]:
@@ -45,6 +46,8 @@ def _hazards(plan: ErasurePlan) -> Iterator[str]:
         if extent.undecided:
             are = "1 of the letters is" if extent.undecided == 1 else f"{extent.undecided:,} of the letters are"
             yield f"{code}: {are} undecided; erased, nothing of it can ever be replayed"
+        if extent.items:
+            yield f"{code}: {counted(extent.items, 'failed item')}; erased, no run ever does it again"
         if extent.waiting:
             wait = f"{counted(extent.waiting, 'event')} {'waits' if extent.waiting == 1 else 'wait'}"
             yield f"{code}: {wait} in the same sequences; those of others lose what they wait for"
@@ -64,7 +67,8 @@ def _deeds(job: JobPlan, done: JobErased) -> Iterator[str]:
     code, erased = job.origin.job_code, done.erased
     letters = sum(erased.letters.values())
     yield (
-        f"{code}: erased {counted(letters, 'letter')}, {counted(erased.parked, 'parked event')}, "
+        f"{code}: erased {counted(letters, 'letter')}, {counted(erased.items, 'item')}, "
+        f"{counted(erased.parked, 'parked event')}, "
         f"{counted(erased.edits, 'edit')}, in the outbox {erased.copies:,} of the copies"
     )
     if done.loose:
@@ -113,6 +117,7 @@ def _plain_job(job: JobPlan, done: JobErased | None) -> dict[str, Any]:
         "job": job.origin.job_code,
         "generation": job.origin.generation,
         "letters": dict(extent.letters),
+        "items": extent.items,
         "parked": extent.parked,
         "edits": extent.edits,
         "copies": extent.copies,
@@ -122,5 +127,11 @@ def _plain_job(job: JobPlan, done: JobErased | None) -> dict[str, Any]:
     if done is None:
         return told
     erased = done.erased
-    counts = {"letters": dict(erased.letters), "parked": erased.parked, "edits": erased.edits, "copies": erased.copies}
+    counts = {
+        "letters": dict(erased.letters),
+        "items": erased.items,
+        "parked": erased.parked,
+        "edits": erased.edits,
+        "copies": erased.copies,
+    }
     return {**told, "erased": counts, "loose": done.loose, "busy": [str(letter) for letter in erased.busy]}

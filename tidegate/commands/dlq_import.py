@@ -20,13 +20,17 @@ from tidegate.commands.options import (
     wait_for,
 )
 from tidegate.commands.readable import counted
+from tidegate.jobs.clockwork.declaration import ClockJob
 from tidegate.migrations.revisions import require_schema
 from tidegate_kernel.postgres import connect
 
 if TYPE_CHECKING:  # the other commands of the group need no Kafka client
     from tidegate.app import App
+    from tidegate.jobs.declaration import Job
     from tidegate.letter_import import ImportPlan, ImportReport
     from tidegate_kernel.settings import Settings
+
+_NO_ITEMS = "the topic holds no copy of one, and the job's next run that meets it tries it again"
 
 EXAMPLES = examples(
     "tidegate dlq import ledger --app shop.app:app      [dim]# what the topic tells[/dim]",
@@ -43,10 +47,13 @@ def import_command(
     """Bring a job's dead letters from its DLQ topic into a database that does not have them.
 
     What the database has stays as it is, what had been resolved stays resolved, and to do it twice changes nothing.
+    Items of jobs by the clock are counted, and not brought in: the next run that meets one tries it again.
     """
-    loaded = load_app(app)
-    declared = loaded.job(job).code
-    settings = settings_of()
+    loaded, settings = load_app(app), settings_of()
+    declared = loaded.any_job(job)
+    if isinstance(declared, ClockJob):
+        _tell_of_items(wait_for(_plan(loaded, settings, declared)), as_json=as_json)
+        return
     report = wait_for(_import(loaded, settings, declared) if yes else _plan(loaded, settings, declared))
     if as_json:
         print_json(_plain(report, is_done=yes))
@@ -58,23 +65,32 @@ def import_command(
         say("nothing was changed; add --yes to bring them in")
 
 
-async def _plan(app: App, settings: Settings, code: str) -> ImportReport:
+def _tell_of_items(report: ImportReport, *, as_json: bool) -> None:
+    """Its topic may tell of nothing else, and no token is asked for: whatever is typed, nothing is changed."""
+    if as_json:
+        print_json(_plain(report, is_done=False))
+        return
+    tell(*_told(report.plan))
+    say("nothing was changed, and there is nothing to bring in")
+
+
+async def _plan(app: App, settings: Settings, job: Job | ClockJob) -> ImportReport:
     from tidegate.letter_import import ImportReport, plan_import
 
     dsn = settings.postgres_dsn.get_secret_value()
     await require_schema(dsn)
     async with connect(dsn) as connection:
-        return ImportReport(plan=await plan_import(app, settings, app.job(code), connection))
+        return ImportReport(plan=await plan_import(app, settings, job, connection))
 
 
-async def _import(app: App, settings: Settings, code: str) -> ImportReport:
+async def _import(app: App, settings: Settings, job: Job) -> ImportReport:
     from tidegate.letter_import import import_letters
 
     dsn = settings.postgres_dsn.get_secret_value()
     await require_schema(dsn)
     async with connect(dsn) as connection:
         actor = await actor_of(settings, connection)
-        return await import_letters(app, settings, app.job(code), connection, actor=actor)
+        return await import_letters(app, settings, job, connection, actor=actor)
 
 
 def _told(plan: ImportPlan) -> Iterator[str]:
@@ -82,6 +98,8 @@ def _told(plan: ImportPlan) -> Iterator[str]:
     tell = "tells" if plan.records == 1 else "tell"
     yield f"topic {plan.topic}: {counted(plan.records, 'record')} {tell} of {letters}"
     yield from (f"  {state}: {letters}" for state, letters in _counts(plan.letters).items())
+    if plan.items:
+        yield f"  items: {plan.items}, not brought in: {_NO_ITEMS}"
     yield f"  malformed: {plan.misfits}"
     yield from (f"    {place}: {why}" for place, why in plan.first_misfits.items())
     if plan.misfits > len(plan.first_misfits):
@@ -112,4 +130,5 @@ def plain_import(plan: ImportPlan) -> dict[str, Any]:
         "malformed": plan.misfits,
         "first_malformed": dict(plan.first_misfits),
         "known": plan.known,
+        "items": plan.items,
     }

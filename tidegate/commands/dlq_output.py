@@ -12,7 +12,15 @@ from rich.markup import escape
 from tidegate.app import App
 from tidegate.commands.options import print_table, say
 from tidegate.commands.readable import counted, printable, spelled
-from tidegate.console.letters import LetterDetails, LetterGroup, LetterPage, LetterStats, ListedLetter, Payload
+from tidegate.console.letters import (
+    ItemDetails,
+    LetterDetails,
+    LetterGroup,
+    LetterPage,
+    LetterStats,
+    ListedLetter,
+    Payload,
+)
 
 _NOT_SHOWN = "not shown"
 
@@ -20,14 +28,14 @@ _NOT_SHOWN = "not shown"
 class Shown(NamedTuple):
     """A letter, and what is in it where somebody may see that."""
 
-    letter: LetterDetails
+    letter: LetterDetails | ItemDetails
     payload: Payload | None
 
 
 def print_page(page: LetterPage) -> None:
     """The letters go to standard output as a table, what to type next to standard error."""
-    columns = ["letter", "job", "record", "state", "reason", "error", "event type", "tenant", "times", "last failed"]
-    print_table(columns, [_cells(each) for each in page.letters], right=["times"])
+    about = ["letter", "kind", "job", "record or item", "state", "reason", "error", "event type", "tenant"]
+    print_table([*about, "times", "last failed"], [_cells(each) for each in page.letters], right=["times"])
     if page.letters:
         say("one of them whole: tidegate dlq show LETTER; in groups: tidegate dlq stats")
     else:
@@ -37,11 +45,11 @@ def print_page(page: LetterPage) -> None:
 
 
 def _cells(each: ListedLetter) -> list[object]:
-    record = f"{each.topic}:{each.partition}:{each.offset}"
     texts = [
         str(each.id),
+        each.kind,
         each.job,
-        record,
+        each.place,
         each.state,
         each.reason,
         each.error_class,
@@ -53,7 +61,7 @@ def _cells(each: ListedLetter) -> list[object]:
 
 def print_stats(stats: LetterStats) -> None:
     """The groups go to standard output as a table, the totals to standard error."""
-    columns = ["job", "reason", "fingerprint", "letters", "first failed", "last failed", "sample", "error"]
+    columns = ["job", "kind", "reason", "fingerprint", "letters", "first failed", "last failed", "sample", "error"]
     print_table(columns, [_group_cells(each) for each in stats.groups], right=["letters"])
     letters, groups = counted(stats.all_letters, "letter"), counted(stats.all_groups, "group")
     say(f"{letters} in {groups}, {len(stats.groups):,} of them shown")
@@ -62,7 +70,7 @@ def print_stats(stats: LetterStats) -> None:
 def _group_cells(each: LetterGroup) -> list[object]:
     times = _time(each.first_failed_at), _time(each.last_failed_at)
     error = escape(printable(f"{each.error_class}: {each.error_message}"))
-    return [escape(each.job), each.reason, each.fingerprint, each.letters, *times, each.sample, error]
+    return [escape(each.job), each.kind, each.reason, each.fingerprint, each.letters, *times, each.sample, error]
 
 
 def say_what_is_not_shown(app: App, jobs: Sequence[str] | None, others: int) -> None:
@@ -70,12 +78,12 @@ def say_what_is_not_shown(app: App, jobs: Sequence[str] | None, others: int) -> 
     if others:
         are = "1 more of that kind is" if others == 1 else f"{others:,} more of that kind are"
         say(f"{are} quarantined or being replayed: --status quarantined --status replaying")
-    known = sorted(job.code for job in app.jobs)
-    clocked = {job.code for job in (*app.clock_jobs, *app.upkeep_jobs)}
+    clocked = {job.code: job for job in (*app.clock_jobs, *app.upkeep_jobs)}
+    known = sorted(job.code for job in (*app.jobs, *app.clock_jobs))
     for code in jobs or ():
-        if code in clocked:
-            say(f"job {code!r} runs by the clock, and items are no records: 'tidegate jobs items {code}' shows them")
-        elif code not in known:
+        if (job := clocked.get(code)) is not None and job.partial_failure != "quarantine":
+            say(f"job {code!r} makes no letters of items that fail: 'tidegate jobs items {code}' shows them")
+        elif job is None and code not in known:
             say(f"service {app.service!r} has no job {code!r} today; its jobs: {', '.join(known)}")
 
 
@@ -87,37 +95,53 @@ def told(shown: Shown) -> Iterator[str]:
             yield f"{name + ':':<15} {printable(str(value))}"
     yield "stack:"
     yield from (f"  {printable(line)}" for line in letter.stack.splitlines())
-    yield from _told_payload(shown.payload) if shown.payload is not None else _told_masked(letter)
+    if isinstance(letter, LetterDetails):
+        yield from _told_payload(shown.payload) if shown.payload is not None else _told_masked(letter)
     yield f"next:           {letter.next_command}"
 
 
-def _facts(letter: LetterDetails) -> Iterator[tuple[str, object]]:
+def _facts(letter: LetterDetails | ItemDetails) -> Iterator[tuple[str, object]]:
     yield "letter", letter.id
     yield "job", letter.job
-    yield "record", f"{letter.topic}:{letter.partition}:{letter.offset} of topic id {letter.topic_id}"
-    yield "recorded at", letter.recorded_at and _time(letter.recorded_at)
+    yield from _facts_of_record(letter) if isinstance(letter, LetterDetails) else _facts_of_item(letter)
     yield "state", letter.state
     yield "reason", letter.reason
     yield "error", f"{letter.error_class}: {letter.error_message}"
     yield "fingerprint", letter.fingerprint
     yield "handler", letter.handler
-    yield "service version", letter.service_version
-    yield "waiting", _waiting(letter)
     yield "attempts", letter.attempts
     yield "occurrences", letter.occurrences
     yield "first failed", _time(letter.first_failed_at)
     yield "last failed", _time(letter.last_failed_at)
     yield "replays", letter.replay_count
-    yield "in a backfill", "yes" if letter.backfill else None
-    yield "event", letter.event_id
-    yield "event type", letter.event_type
     yield "tenant", letter.tenant
     yield "brand", letter.brand
     yield "correlation id", letter.correlation_id
+    yield "erased", letter.erased_at and f"{_time(letter.erased_at)} by {letter.erased_by}, with {_erased(letter)}"
+
+
+def _erased(letter: LetterDetails | ItemDetails) -> str:
+    return "key, value and headers" if isinstance(letter, LetterDetails) else "its key, of which this is a digest"
+
+
+def _facts_of_record(letter: LetterDetails) -> Iterator[tuple[str, object]]:
+    yield "record", f"{letter.place} of topic id {letter.topic_id}"
+    yield "recorded at", letter.recorded_at and _time(letter.recorded_at)
+    yield "event", letter.event_id
+    yield "event type", letter.event_type
     yield "traceparent", letter.traceparent
+    yield "service version", letter.service_version
+    yield "in a backfill", "yes" if letter.backfill else None
+    yield "waiting", _waiting(letter)
     yield "corrected", _correction(letter)
-    yield "erased", letter.erased_at and f"{_time(letter.erased_at)} by {letter.erased_by}, with key, value and headers"
     yield "claim", letter.claimed_id and f"{letter.claimed_id} of {letter.claimed_bucket}"
+
+
+def _facts_of_item(letter: ItemDetails) -> Iterator[tuple[str, object]]:
+    yield "item", letter.item
+    yield "run", letter.run
+    yield "scheduled at", letter.scheduled_at and _time(letter.scheduled_at)
+    yield "replay by run", letter.replay
 
 
 def _waiting(letter: LetterDetails) -> str | None:
@@ -180,6 +204,8 @@ def plain(letter: ListedLetter) -> dict[str, Any]:
 
 def plain_details(shown: Shown) -> dict[str, Any]:
     """All about one letter for JSON; every content says whether it is text or base64."""
+    if isinstance(shown.letter, ItemDetails):
+        return plain(shown.letter)
     names = [_name(name) for name in shown.letter.header_names]
     told = {**plain(shown.letter), "header_names": names}
     if shown.payload is None:

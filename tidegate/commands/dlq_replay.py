@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from dlq.runs import RunKind
+from tidegate.commands.decisions import MOST_RUN, DigestOption, ForceOption, LetterOption, WhyOption, YesOption
 from tidegate.commands.dlq_filters import Brand, ErrorText, Fingerprint, Key, Since, Status, Tenant, TypeName, Until
 from tidegate.commands.dlq_run import go
 from tidegate.commands.dlq_words import How, Words
@@ -16,6 +17,7 @@ from tidegate_kernel.errors import Reason
 REPLAY_EXAMPLES = examples(
     "tidegate dlq replay --letter 6f1d6f0e-5a0b-5b0c-9d3e-7469646567a1                   [dim]# the plan[/dim]",
     "tidegate dlq replay --job ledger --fingerprint 3f0c9a2b7d11e604 --digest D --reason 'mended in 4.2' --yes",
+    "tidegate dlq replay --job nightly --tenant acme         [dim]# items of a job by the clock[/dim]",
     "tidegate dlq replay --job ledger --rehearse             [dim]# how many would pass; nothing is changed[/dim]",
     "tidegate dlq replay --resume 17                              [dim]# after a stop, a crash, an approval[/dim]",
 )
@@ -25,23 +27,15 @@ DISCARD_EXAMPLES = examples(
 )
 
 JobName = Annotated[str | None, typer.Option("--job", metavar="JOB", help="Whose letters; found from --letter.")]
-Letters = Annotated[
-    list[str] | None, typer.Option("--letter", metavar="ID", help="This one, and no filters; may be repeated.")
-]
 FailedFor = Annotated[Reason | None, typer.Option("--failed-for", help="Dead for this reason.", metavar="REASON")]
-WhyOption = Annotated[
-    str, typer.Option("--reason", help="Why you do it, for the audit and whoever comes next. Needed with --yes.")
-]
-YesOption = Annotated[bool, typer.Option("--yes", help="Do it; without it the plan is shown.")]
-ForceOption = Annotated[bool, typer.Option("--force", help="Quarantined letters, too.")]
-DigestOption = Annotated[
-    str | None, typer.Option("--digest", metavar="D", help="Only if the plan still is the one that was shown.")
-]
 RateOption = Annotated[
     int | None, typer.Option("--rate", min=1, help="Letters and parked events a second; else TIDEGATE_REPLAY_RATE.")
 ]
 ResumeOption = Annotated[
-    int | None, typer.Option("--resume", metavar="RUN", help="What is left of this run; begins an approved one.")
+    int | None,
+    typer.Option(
+        "--resume", metavar="RUN", min=1, max=MOST_RUN, help="What is left of this run; begins an approved one."
+    ),
 ]
 FromTopicOption = Annotated[
     bool, typer.Option("--from-topic", help="Bring the letters of the DLQ topic in first, as 'dlq import' does.")
@@ -52,7 +46,7 @@ RehearseOption = Annotated[
 
 
 def replay_command(
-    letter: Letters = None,
+    letter: LetterOption = None,
     job: JobName = None,
     failed_for: FailedFor = None,
     fingerprint: Fingerprint = None,
@@ -77,7 +71,10 @@ def replay_command(
 ) -> None:
     """Give dead letters, and the events parked behind them, to their own job again: no other group sees them.
 
-    Exit 0: all of them came to an end. 1: some failed again or are left, or another run has them. 3: refused.
+    Those of items are done again by a run that a worker takes.
+
+    Exit 0: all of them came to an end, or such a run is due. 1: some failed again or are left, or another run has them.
+    3: refused.
     """
     words = Words(
         letters=letter or (), job=job, failed_for=failed_for, fingerprint=fingerprint, type=type_name, tenant=tenant,
@@ -91,7 +88,7 @@ def replay_command(
 
 
 def discard_command(
-    letter: Letters = None,
+    letter: LetterOption = None,
     job: JobName = None,
     failed_for: FailedFor = None,
     fingerprint: Fingerprint = None,
@@ -114,7 +111,8 @@ def discard_command(
 ) -> None:
     """Close dead letters without their effect, for ever; events parked behind them are handled. For admins.
 
-    The letter is kept, and every later read of the job passes its record by. Exit codes as of 'dlq replay'.
+    The letter is kept, and every later read of the job passes its record by, every later run its item. Exit codes as of
+    'dlq replay'.
     """
     words = Words(
         letters=letter or (), job=job, failed_for=failed_for, fingerprint=fingerprint, type=type_name, tenant=tenant,

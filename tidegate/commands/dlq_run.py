@@ -18,13 +18,15 @@ from tidegate.app import App
 from tidegate.commands.dlq_filters import letter_id
 from tidegate.commands.dlq_import import plain_import
 from tidegate.commands.dlq_run_output import plain_plan, plain_report, shown_progress, told_plan, told_run
-from tidegate.commands.dlq_words import How, Words, refuse_contradictions
+from tidegate.commands.dlq_words import How, Words, refuse_contradictions, refuse_what_items_have_not
+from tidegate.commands.item_deeds import ItemAsking, decide
 from tidegate.commands.loading import load_app
 from tidegate.commands.options import actor_of, print_json, say, settings_of, tell, wait_for
 from tidegate.commands.readable import counted
-from tidegate.console.letters import read_letter
+from tidegate.console.letters import ItemDetails, LetterDetails, find_letter, read_letter
 from tidegate.console.replay_hazards import HazardCode, command_of
 from tidegate.console.replay_plan import ReplayPlan, plan_replay
+from tidegate.jobs.clockwork.declaration import ClockJob
 from tidegate.jobs.declaration import Job
 from tidegate.jobs.replays import Asked, refuse_taken
 from tidegate.migrations.revisions import require_schema
@@ -81,6 +83,9 @@ def go(app: str | None, kind: RunKind, words: Words, how: How) -> None:
     """Shows the plan, or does it. Ends with 1 where something is left of it."""
     refuse_contradictions(words, how)
     asking = _Asking(load_app(app), settings_of(), kind, words, how)
+    if how.resume is None and (job := _clock_job(asking)) is not None:
+        _decide_items(asking, job)
+        return
     if how.is_rehearsal:
         _rehearse(asking)
     elif how.is_sure or how.resume is not None:
@@ -95,6 +100,34 @@ def go(app: str | None, kind: RunKind, words: Words, how: How) -> None:
         else:
             tell(*told_plan(plan))
             say(f"nothing was changed; to do it: {command}" if command else "there is nothing to be done")
+
+
+def _clock_job(asking: _Asking) -> ClockJob | None:
+    """The job whose items the letters are, if they are any's: a run by a worker does those again."""
+    app, words = asking.app, asking.words
+    code = words.job
+    if code is None and words.letters:
+        found = wait_for(_found(asking, letter_id(words.letters[0])))
+        code = found.job if isinstance(found, ItemDetails) else None
+        return None if code is None else app.clock_job(code)
+    is_clocked = any(job.code == code for job in (*app.clock_jobs, *app.upkeep_jobs))
+    return app.clock_job(str(code)) if is_clocked else None
+
+
+async def _found(asking: _Asking, letter: UUID) -> LetterDetails | ItemDetails:
+    dsn = asking.settings.postgres_dsn.get_secret_value()
+    await require_schema(dsn)
+    async with connect(dsn) as connection:
+        return await find_letter(connection, asking.app.service, letter)
+
+
+def _decide_items(asking: _Asking, job: ClockJob) -> None:
+    words, how = asking.words, asking.how
+    refuse_what_items_have_not(job.code, words, how)
+    letters = [letter_id(text) for text in words.letters]
+    typed = f"{command_of(asking.kind)} {shlex.join(words.spelled())}"
+    wanted = letters or words.filter()
+    decide(ItemAsking(app=asking.app, job=job, kind=asking.kind, wanted=wanted, typed=typed, how=how))
 
 
 async def _plan(asking: _Asking) -> ReplayPlan:

@@ -8,6 +8,7 @@ from typing import Annotated, NamedTuple
 import typer
 
 from dlq.runs import FailureGroup, Run, failures_of, read_run, recent_runs
+from tidegate.commands.decisions import MOST_RUN
 from tidegate.commands.dlq_output import say_what_is_not_shown
 from tidegate.commands.dlq_run_output import plain_run, print_runs, told_origin, told_run
 from tidegate.commands.loading import load_app
@@ -36,7 +37,9 @@ APPROVE_EXAMPLES = examples(
     "tidegate dlq approve 17 --reason 'checked with finance'",
 )
 
-RunArgument = Annotated[int, typer.Argument(metavar="RUN", help="Its number, as 'dlq runs' shows it.")]
+RunArgument = Annotated[
+    int, typer.Argument(metavar="RUN", min=1, max=MOST_RUN, help="Its number, as 'dlq runs' shows it.")
+]
 ReasonOption = Annotated[str, typer.Option(help="Why, for the audit and whoever comes next. Needed.")]
 
 
@@ -47,7 +50,10 @@ class _Seen(NamedTuple):
 
 def runs_command(
     job: Annotated[str | None, typer.Option("--job", metavar="JOB", help="Of this job.")] = None,
-    run: Annotated[int | None, typer.Option("--run", metavar="RUN", help="This one, with what failed in it.")] = None,
+    run: Annotated[
+        int | None,
+        typer.Option("--run", metavar="RUN", min=1, max=MOST_RUN, help="This one, with what failed in it."),
+    ] = None,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="How many.")] = 20,
     app: AppOption = None,
     as_json: JsonOption = False,

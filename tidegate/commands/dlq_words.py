@@ -94,3 +94,14 @@ def refuse_contradictions(words: Words, how: How) -> None:
         raise Misconfigured("say which letters: --letter ID, or --job JOB with or without filters")
     if words.letters and given - {"letters", "job"}:
         raise Misconfigured("--letter names letters; filters choose among others: give one or the other")
+
+
+def refuse_what_items_have_not(job: str, words: Words, how: How) -> None:
+    """Raises Misconfigured for words that say nothing about items of a job by the clock."""
+    said = {"--type": words.type, "--rate": how.rate, "--from-topic": how.from_topic, "--rehearse": how.is_rehearsal}
+    for option, value in said.items():
+        if value:
+            raise Misconfigured(
+                f"{option} is about records, and the letters of job {job!r} are items: a worker asks the job's query "
+                "for them and does them again, at its own pace; leave it out"
+            )

@@ -66,7 +66,7 @@ COMMANDS = {
     "projections": Late(
         "projections.projection_commands", "The stores that readers ask: as declared or not, made anew, filled again."
     ),
-    "dlq": Late("dlq.letter_commands", "Dead letters: records that a job could not handle."),
+    "dlq": Late("dlq.letter_commands", "Dead letters: records and items that a job could not handle."),
     "tokens": Late("tokens.token_commands", "Access tokens: who may change something, and within which scope."),
     "audit": Late("audit.audit_commands", "What was done by hand, by whom, and whether the record of it is whole."),
     "k8s": Late("k8s.k8s_commands", "Manifests for Kubernetes of what is done once; needs neither Helm nor a server."),

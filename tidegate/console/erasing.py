@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 from consumers.subjects import SubjectOf, SubjectSeeker
 from dlq.forgetting.erasure import (
@@ -19,6 +20,7 @@ from dlq.forgetting.erasure import (
     erase,
     events_in_outbox,
     extent_of,
+    held_as_letter,
     held_of_key,
     loose_events,
 )
@@ -45,15 +47,18 @@ _LOCK_TIMEOUT = timedelta(seconds=30)
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """Who is to be erased: everything of a record key, or every event whose field says `value`."""
+    """What is erased: all of a record's or an item's key, every event whose field says `value`, or a letter."""
 
     key: bytes | None = None
     field: str = ""
     value: str = ""
+    letter: UUID | None = None
 
     @property
     def kind(self) -> str:
         """How it is sought, for the audit: never what."""
+        if self.letter is not None:
+            return f"letter {self.letter}"
         return "key" if self.key is not None else f"field {self.field}"
 
 
@@ -78,8 +83,8 @@ class ErasurePlan:
 
     @property
     def found(self) -> int:
-        """How many letters and parked events would be erased."""
-        return sum(len(each.held.letters) + len(each.held.parked) for each in self.jobs)
+        """How many letters, parked events and items would be erased."""
+        return sum(len(each.held) for each in self.jobs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +110,8 @@ async def plan_erasure(connection: Connection, app: App, codes: Sequence[str] | 
     """
     with translated_errors("plan an erasure"):
         jobs = await _jobs(connection, app, codes)
-        seeing = [job for job in jobs if subject.key is not None or _subject_of(job, subject.field) is not None]
-        if not seeing and subject.key is None:
+        seeing = [job for job in jobs if not subject.field or _subject_of(job, subject.field) is not None]
+        if not seeing and subject.field:
             raise Misconfigured(_no_such_field(jobs, subject.field))
         plans = [await _plan(connection, job, subject) for job in seeing]
         published = 0 if subject.key is None else await events_in_outbox(connection, subject.key)
@@ -146,7 +151,13 @@ async def _erase_job(
 
 
 def _told(part: Erased) -> Mapping[str, Any]:
-    return {"letters": part.letters, "parked": part.parked, "edits": part.edits, "copies": part.copies}
+    return {
+        "letters": part.letters,
+        "parked": part.parked,
+        "edits": part.edits,
+        "copies": part.copies,
+        "items": part.items,
+    }
 
 
 def _deed(target: str, subject: Subject, reason: str, told: Mapping[str, Any]) -> Deed:
@@ -159,6 +170,8 @@ def _chunks(held: Held) -> Iterator[Held]:
         yield Held(parked=held.parked[start : start + _CHUNK])
     for start in range(0, len(held.letters), _CHUNK):
         yield Held(letters=held.letters[start : start + _CHUNK])
+    for start in range(0, len(held.items), _CHUNK):
+        yield Held(items=held.items[start : start + _CHUNK])
 
 
 async def _jobs(connection: Connection, app: App, codes: Sequence[str] | None) -> Sequence[_Numbered]:
@@ -168,7 +181,7 @@ async def _jobs(connection: Connection, app: App, codes: Sequence[str] | None) -
     known = {row["code"] for row in rows}
     for code in codes or ():
         if code not in known:
-            app.job(code)  # says which there are; one that has not started yet has kept nothing
+            app.any_job(code)  # says which there are; one that has not started yet has kept nothing
     return [_Numbered(_origin(app, row), declared.get(row["code"])) for row in rows]
 
 
@@ -198,6 +211,8 @@ def _no_such_field(jobs: Sequence[_Numbered], field: str) -> str:
 async def _plan(connection: Connection, job: _Numbered, subject: Subject) -> JobPlan:
     if subject.key is not None:
         held, unknown = await held_of_key(connection, job.origin.job, subject.key), 0
+    elif subject.letter is not None:
+        held, unknown = await held_as_letter(connection, job.origin.job, subject.letter), 0
     else:
         held, unknown = await _sought(connection, job, subject)
     return JobPlan(job.origin, held, await extent_of(connection, job.origin, held), unknown)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from uuid import UUID
 
 from dlq.runs import RunKind
-from dlq.states import FINAL, LetterState
+from dlq.states import FINAL, FORCE_HELPS, QUARANTINED_WHY, LetterState
 from tidegate.console.replay_hazards import Found, Hazard, HazardCode, command_of
 
 _MOST_NAMED = 10
@@ -17,6 +18,14 @@ def hazards_of(found: Found) -> Sequence[Hazard]:
     told = [*_of_order(found), *_of_what_is_left_out(found)]
     if found.kind is RunKind.REPLAY:
         told += [*_of_what_passed_since(found), *_of_claims(found), *_of_records(found), *_of_deeds(found)]
+    return [hazard for hazard in told if hazard.count]
+
+
+def hazards_of_items(found: Found) -> Sequence[Hazard]:
+    """Returns those of items of a job by the clock: without order, claim and record, and never rehearsed."""
+    told = list(_of_what_is_left_out(found))
+    if found.kind is RunKind.REPLAY:
+        told += [replace(hazard, remedy="") for hazard in (_replayed_before(found), _last_try(found))]
     return [hazard for hazard in told if hazard.count]
 
 
@@ -78,8 +87,8 @@ def _of_what_is_left_out(found: Found) -> Iterator[Hazard]:
     yield Hazard(
         code=HazardCode.QUARANTINED,
         count=quarantined,
-        sentence=f"{_left_out(found, quarantined)}: quarantined after too many failed replays",
-        remedy="--force includes them" if not found.is_forced else "add --status quarantined",
+        sentence=f"{_left_out(found, quarantined)}: {QUARANTINED_WHY}",
+        remedy=FORCE_HELPS if not found.is_forced else "add --status quarantined",
     )
     decided = {state: count for state, count in states.items() if state in FINAL}
     yield Hazard(
@@ -167,7 +176,7 @@ def _of_records(found: Found) -> Iterator[Hazard]:
 
 def _of_deeds(found: Found) -> Iterator[Hazard]:
     facts = found.facts
-    passed_by, edited, replayed, last = (facts[each] for each in ("passed_by", "edited", "replayed", "last_try"))
+    passed_by, edited = facts["passed_by"], facts["edited"]
     yield _letters(
         found,
         HazardCode.PASSED_BY,
@@ -181,19 +190,28 @@ def _of_deeds(found: Found) -> Iterator[Hazard]:
         f"{_verb(edited, 'was', 'were')} edited: what is handled, and the id that is claimed, is as the edit says",
         f"see what was changed, by whom and why: 'tidegate dlq show {facts['edited_sample']}'",
     )
-    yield _letters(
+    yield _replayed_before(found)
+    yield _last_try(found)
+
+
+def _replayed_before(found: Found) -> Hazard:
+    were = _verb(found.facts["replayed"], "was", "were")
+    return _letters(
         found,
         HazardCode.REPLAYED_BEFORE,
         "replayed",
-        f"{_verb(replayed, 'was', 'were')} replayed before, and failed again",
+        f"{were} replayed before, and failed again",
         "--rehearse tells what passes today, and changes nothing",
     )
-    yield _letters(
+
+
+def _last_try(found: Found) -> Hazard:
+    fail = _verb(found.facts["last_try"], "it fails", "they fail")
+    return _letters(
         found,
         HazardCode.LAST_TRY,
         "last_try",
-        f"will be quarantined if {_verb(last, 'it fails', 'they fail')} once more: {found.most_replays} replays is "
-        "the most",
+        f"will be quarantined if {fail} once more: {found.most_replays} replays is the most",
         "--rehearse first",
     )
 

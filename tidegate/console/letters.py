@@ -1,4 +1,7 @@
-"""Looking at dead letters: pages, groups, one letter; and what is in it, for who may see that."""
+"""Looking at dead letters: pages, groups, one letter; and what is in it, for who may see that.
+
+They are looked at in one place, whatever they are of; the tables of records and of items stay apart (ADR 10).
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ import asyncpg
 from dlq.corrections import EDITABLE, CorrectionKind
 from dlq.envelope import replay_instruction
 from dlq.letters import text_for_postgres
-from dlq.states import LetterState
+from dlq.states import LetterKind, LetterState
 from tidegate_kernel.audit import permitted
 from tidegate_kernel.errors import Misconfigured, Reason
 from tidegate_kernel.permissions import Action, Actor, Deed
@@ -31,7 +34,8 @@ _LOOK_AT_THE_PARTITION = frozenset({Reason.RETRIES_EXHAUSTED, Reason.WORKER_CRAS
 class LetterFilter:
     """Which letters: those for which all that is given is true. `since` and `until` are about the last failure.
 
-    `error` is a part of the error's class or message, whatever the case. `key` is the record's, byte for byte.
+    `error` is a part of the error's class or message, whatever the case. `key` is the record's, byte for byte; an
+    item's, by what it is done once, or its place in its query. An item has no event type.
     """
 
     jobs: Sequence[str] | None = None
@@ -71,13 +75,17 @@ class Cursor(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedLetter:
-    """A letter without anything of its payload, its key included."""
+    """A letter without anything of its payload, its key included.
 
+    An item has no place in Kafka: in its stead `item` says by what it is done once, and `run` in which one it failed.
+    """
+
+    kind: LetterKind
     id: UUID
     job: str
-    topic: str
-    partition: int
-    offset: int
+    topic: str | None
+    partition: int | None
+    offset: int | None
     state: str
     reason: str
     error_class: str
@@ -94,6 +102,15 @@ class ListedLetter:
     backfill: bool
     first_failed_at: datetime
     last_failed_at: datetime
+    item: str | None = None
+    run: int | None = None
+
+    @property
+    def place(self) -> str:
+        """Where the record stands; of an item, which it is."""
+        if self.kind is LetterKind.ITEM:
+            return f"{self.item} (run {self.run})"
+        return f"{self.topic}:{self.partition}:{self.offset}"
 
     @property
     def next_command(self) -> str:
@@ -102,7 +119,10 @@ class ListedLetter:
 
 
 def _next_command(letter: ListedLetter) -> str:
-    if letter.reason in _LOOK_AT_THE_PARTITION and letter.state in EDITABLE:
+    is_item = letter.kind is LetterKind.ITEM
+    if is_item and letter.state not in EDITABLE:
+        return f"tidegate jobs runs {letter.job}"
+    if not is_item and letter.reason in _LOOK_AT_THE_PARTITION and letter.state in EDITABLE:
         return f"tidegate explain {letter.job}:{letter.topic}:{letter.partition}"
     match letter.state:
         case LetterState.DEAD:
@@ -112,7 +132,7 @@ def _next_command(letter: ListedLetter) -> str:
         case LetterState.REPLAYING:
             return f"tidegate dlq runs --job {letter.job}"
         case _:
-            return f"tidegate find {letter.topic}:{letter.partition}:{letter.offset} --job {letter.job}"
+            return f"tidegate find {letter.place} --job {letter.job}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +147,7 @@ class LetterPage:
 class LetterGroup:
     """Letters of one job that failed in the same way; `sample` is the newest, and the error is the sample's."""
 
+    kind: LetterKind
     job: str
     reason: str
     fingerprint: str
@@ -186,6 +207,21 @@ class LetterDetails(ListedLetter):
         return _next_command(self)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ItemDetails(ListedLetter):
+    """All that is known of an item's letter. `scheduled_at`: what its run was made for.
+
+    `replay`: the run that is to do it again. `erased_at`, `erased_by`: as of a record's; its key is a digest then.
+    """
+
+    scheduled_at: datetime | None
+    correlation_id: str | None
+    stack: str
+    replay: int | None
+    erased_at: datetime | None
+    erased_by: str | None
+
+
 class Payload(NamedTuple):
     """The record as it came, a header's name as bytes, too; and the value that it was edited to, if it was."""
 
@@ -221,14 +257,26 @@ async def letter_stats(connection: Connection, service: str, wanted: LetterFilte
     return LetterStats([LetterGroup(**_named(row, codes, without=left_out)) for row in rows], *totals)
 
 
-async def read_letter(connection: Connection, service: str, letter: UUID) -> LetterDetails:
-    """Raises Misconfigured if the service has no such letter, Transient."""
+async def find_letter(connection: Connection, service: str, letter: UUID) -> LetterDetails | ItemDetails:
+    """Returns the letter, of a record or of an item. Raises Misconfigured if there is none of that id, Transient."""
     with translated_errors("read a dead letter"):
         codes = await _codes(connection, service, None)
-        row = await connection.fetchrow(_QUERIES["letter_details"], service, letter)
-    if row is None:
-        raise Misconfigured(f"service {service!r} has no dead letter {letter}; 'tidegate dlq list' shows which it has")
-    return LetterDetails(**_named(row, codes))
+        if (row := await connection.fetchrow(_QUERIES["letter_details"], service, letter)) is not None:
+            return LetterDetails(**_named(row, codes))
+        if (row := await connection.fetchrow(_QUERIES["item_letter_details"], service, letter)) is not None:
+            return ItemDetails(**_named(row, codes))
+    raise Misconfigured(f"service {service!r} has no dead letter {letter}; 'tidegate dlq list' shows which it has")
+
+
+async def read_letter(connection: Connection, service: str, letter: UUID) -> LetterDetails:
+    """Returns a record's letter. Raises Misconfigured if the service has none of that id, Transient."""
+    found = await find_letter(connection, service, letter)
+    if isinstance(found, ItemDetails):
+        raise Misconfigured(
+            f"dead letter {letter} is an item of job {found.job!r}: it holds no payload, the job's query is asked for "
+            f"it; 'tidegate dlq show {letter}' tells all that is known of it"
+        )
+    return found
 
 
 async def read_payload(connection: Connection, actor: Actor, letter: ListedLetter) -> Payload:
@@ -239,7 +287,7 @@ async def read_payload(connection: Connection, actor: Actor, letter: ListedLette
     deed = Deed(
         Action.DLQ_READ_PAYLOAD,
         f"letter {letter.id}",
-        parameters={"job": letter.job, "record": f"{letter.topic}:{letter.partition}:{letter.offset}"},
+        parameters={"job": letter.job, "record": letter.place},
         tenant=letter.tenant or None,
         brand=letter.brand or None,
     )
@@ -283,4 +331,5 @@ def filter_arguments(wanted: LetterFilter) -> list[Any]:
 
 
 def _named(row: asyncpg.Record, codes: Mapping[int, str], *, without: Container[str] = ()) -> dict[str, Any]:
-    return {name: value for name, value in row.items() if name not in without} | {"job": codes[row["job"]]}
+    told = {name: value for name, value in row.items() if name not in without}
+    return told | {"job": codes[row["job"]], "kind": LetterKind(row["kind"])}

@@ -216,56 +216,111 @@ WHERE j.service = $1 AND ($2::text[] IS NULL OR j.code = ANY($2))
 ORDER BY j.code, j.generation
 
 -- name: letters_page
--- A page of dead letters, the newest failure first. Every job and state has its own walk along an index, so that no more
--- than a page of each is read. Run it with plan_cache_mode = force_custom_plan: a filter that is not set must not be
--- there; and where the beginning of a text is all of it, it alone: the planner takes two comparisons for two filters.
+-- A page of dead letters, the newest failure first: of records, and of items of jobs by the clock. Every job and state has
+-- its own walk along an index, so that no more than a page of each is read. Run it with plan_cache_mode = force_custom_plan:
+-- a filter that is not set must not be there; and where the beginning of a text is all of it, it alone: the planner takes
+-- two comparisons for two filters. An item has no event type; its key is by what it is done once, or its place in its query.
 -- $1 jobs, $2 states, $3 reason, $4 fingerprint, $5 event type, $6 tenant, $7 brand, $8 failed since, $9 failed before,
 -- $10 text of the error, $11 key, $12 and $13 last failure and id of the last letter of the page before, $14 most.
 SELECT p.*
 FROM unnest($1::smallint[]) AS j (job)
 CROSS JOIN unnest($2::text[]) AS s (state)
 CROSS JOIN LATERAL (
-    SELECT
-        d.id, d.job, d.topic, d.partition, d."offset", d.state, d.reason, d.error_class, d.error_message, d.fingerprint,
-        d.event_id, d.event_type, d.tenant, d.brand, d.handler, d.attempts, d.occurrences, d.replay_count, d.backfill,
-        d.first_failed_at, d.last_failed_at
-    FROM tidegate.dead_letter AS d
-    WHERE d.job = j.job AND d.state = s.state
-        AND ($3::text IS NULL OR d.reason = $3)
-        AND ($4::text IS NULL OR d.fingerprint = $4)
-        AND ($5::text IS NULL OR (LEFT(d.event_type, 200) = LEFT($5, 200) AND (LENGTH($5) < 200 OR d.event_type = $5)))
-        AND ($6::text IS NULL OR (LEFT(d.tenant, 200) = LEFT($6, 200) AND (LENGTH($6) < 200 OR d.tenant = $6)))
-        AND ($7::text IS NULL OR (LEFT(d.brand, 200) = LEFT($7, 200) AND (LENGTH($7) < 200 OR d.brand = $7)))
-        AND ($8::timestamptz IS NULL OR d.last_failed_at >= $8)
-        AND ($9::timestamptz IS NULL OR d.last_failed_at < $9)
-        AND ($10::text IS NULL OR strpos(lower(d.error_class || ' ' || d.error_message), lower($10)) > 0)
-        AND ($11::bytea IS NULL OR d.key = $11)
-        AND ($12::timestamptz IS NULL OR (d.last_failed_at, d.id) < ($12, $13::uuid))
-    ORDER BY d.last_failed_at DESC, d.id DESC
-    LIMIT $14
+    (
+        SELECT
+            'record' AS kind, d.id, d.job, d.topic, d.partition, d."offset", d.state, d.reason, d.error_class,
+            d.error_message, d.fingerprint, d.event_id, d.event_type, d.tenant, d.brand, d.handler, d.attempts,
+            d.occurrences, d.replay_count, d.backfill, d.first_failed_at, d.last_failed_at, NULL::text AS item,
+            NULL::bigint AS run
+        FROM tidegate.dead_letter AS d
+        WHERE d.job = j.job AND d.state = s.state
+            AND ($3::text IS NULL OR d.reason = $3)
+            AND ($4::text IS NULL OR d.fingerprint = $4)
+            AND (
+                $5::text IS NULL
+                OR (LEFT(d.event_type, 200) = LEFT($5, 200) AND (LENGTH($5) < 200 OR d.event_type = $5))
+            )
+            AND ($6::text IS NULL OR (LEFT(d.tenant, 200) = LEFT($6, 200) AND (LENGTH($6) < 200 OR d.tenant = $6)))
+            AND ($7::text IS NULL OR (LEFT(d.brand, 200) = LEFT($7, 200) AND (LENGTH($7) < 200 OR d.brand = $7)))
+            AND ($8::timestamptz IS NULL OR d.last_failed_at >= $8)
+            AND ($9::timestamptz IS NULL OR d.last_failed_at < $9)
+            AND ($10::text IS NULL OR strpos(lower(d.error_class || ' ' || d.error_message), lower($10)) > 0)
+            AND ($11::bytea IS NULL OR d.key = $11)
+            AND ($12::timestamptz IS NULL OR (d.last_failed_at, d.id) < ($12, $13::uuid))
+        ORDER BY d.last_failed_at DESC, d.id DESC
+        LIMIT $14
+    )
+    UNION ALL
+    (
+        SELECT
+            'item', i.letter, i.job, NULL, NULL, NULL, s.state, coalesce(i.reason, ''), coalesce(i.error_class, ''),
+            coalesce(i.error_message, ''), coalesce(i.fingerprint, ''), NULL, NULL, i.tenant, i.brand,
+            coalesce(i.handler, ''), coalesce(i.attempts, 1), coalesce(i.occurrences, 1), coalesce(i.replays, 0), false,
+            coalesce(i.first_failed_at, i.decided_at), coalesce(i.last_failed_at, i.decided_at), i.key, i.run
+        FROM tidegate.job_item AS i
+        WHERE i.letter IS NOT NULL AND i.job = j.job
+            AND tidegate.item_letter_state(i.outcome, i.replay, i.is_quarantined) = s.state
+            AND $5::text IS NULL
+            AND ($3::text IS NULL OR i.reason = $3)
+            AND ($4::text IS NULL OR i.fingerprint = $4)
+            AND ($6::text IS NULL OR i.tenant = $6)
+            AND ($7::text IS NULL OR i.brand = $7)
+            AND ($8::timestamptz IS NULL OR coalesce(i.last_failed_at, i.decided_at) >= $8)
+            AND ($9::timestamptz IS NULL OR coalesce(i.last_failed_at, i.decided_at) < $9)
+            AND ($10::text IS NULL OR strpos(lower(i.error_class || ' ' || i.error_message), lower($10)) > 0)
+            AND ($11::bytea IS NULL OR $11 IN (convert_to(i.key, 'UTF8'), convert_to(i.place, 'UTF8')))
+            AND (
+                $12::timestamptz IS NULL
+                OR (coalesce(i.last_failed_at, i.decided_at), i.letter) < ($12, $13::uuid)
+            )
+        ORDER BY coalesce(i.last_failed_at, i.decided_at) DESC, i.letter DESC
+        LIMIT $14
+    )
 ) AS p
 ORDER BY p.last_failed_at DESC, p.id DESC
 LIMIT $14
 
 -- name: letter_groups
--- Letters by job and fingerprint (which implies the reason), the largest group first, each with its newest letter.
--- $1 … $11 as for letters_page, $12 most groups.
+-- Letters by job and fingerprint (which implies the reason), the largest group first, each with its newest letter. A job has
+-- letters of one kind. $1 … $11 as for letters_page, $12 most groups.
 WITH groups AS (
     SELECT
-        d.job, d.fingerprint, min(d.reason) AS reason, count(*) AS letters, min(d.first_failed_at) AS first_failed_at,
-        max(d.last_failed_at) AS last_failed_at
-    FROM tidegate.dead_letter AS d
-    WHERE d.job = ANY($1::smallint[]) AND d.state = ANY($2::text[])
-        AND ($3::text IS NULL OR d.reason = $3)
-        AND ($4::text IS NULL OR d.fingerprint = $4)
-        AND ($5::text IS NULL OR (LEFT(d.event_type, 200) = LEFT($5, 200) AND (LENGTH($5) < 200 OR d.event_type = $5)))
-        AND ($6::text IS NULL OR (LEFT(d.tenant, 200) = LEFT($6, 200) AND (LENGTH($6) < 200 OR d.tenant = $6)))
-        AND ($7::text IS NULL OR (LEFT(d.brand, 200) = LEFT($7, 200) AND (LENGTH($7) < 200 OR d.brand = $7)))
-        AND ($8::timestamptz IS NULL OR d.last_failed_at >= $8)
-        AND ($9::timestamptz IS NULL OR d.last_failed_at < $9)
-        AND ($10::text IS NULL OR strpos(lower(d.error_class || ' ' || d.error_message), lower($10)) > 0)
-        AND ($11::bytea IS NULL OR d.key = $11)
-    GROUP BY d.job, d.fingerprint
+        l.job, l.fingerprint, min(l.kind) AS kind, min(l.reason) AS reason, count(*) AS letters,
+        min(l.first_failed_at) AS first_failed_at, max(l.last_failed_at) AS last_failed_at
+    FROM (
+        SELECT 'record' AS kind, d.job, d.fingerprint, d.reason, d.first_failed_at, d.last_failed_at
+        FROM tidegate.dead_letter AS d
+        WHERE d.job = ANY($1::smallint[]) AND d.state = ANY($2::text[])
+            AND ($3::text IS NULL OR d.reason = $3)
+            AND ($4::text IS NULL OR d.fingerprint = $4)
+            AND (
+                $5::text IS NULL
+                OR (LEFT(d.event_type, 200) = LEFT($5, 200) AND (LENGTH($5) < 200 OR d.event_type = $5))
+            )
+            AND ($6::text IS NULL OR (LEFT(d.tenant, 200) = LEFT($6, 200) AND (LENGTH($6) < 200 OR d.tenant = $6)))
+            AND ($7::text IS NULL OR (LEFT(d.brand, 200) = LEFT($7, 200) AND (LENGTH($7) < 200 OR d.brand = $7)))
+            AND ($8::timestamptz IS NULL OR d.last_failed_at >= $8)
+            AND ($9::timestamptz IS NULL OR d.last_failed_at < $9)
+            AND ($10::text IS NULL OR strpos(lower(d.error_class || ' ' || d.error_message), lower($10)) > 0)
+            AND ($11::bytea IS NULL OR d.key = $11)
+        UNION ALL
+        SELECT
+            'item', i.job, coalesce(i.fingerprint, ''), coalesce(i.reason, ''), coalesce(i.first_failed_at, i.decided_at),
+            coalesce(i.last_failed_at, i.decided_at)
+        FROM tidegate.job_item AS i
+        WHERE i.letter IS NOT NULL AND i.job = ANY($1::smallint[])
+            AND tidegate.item_letter_state(i.outcome, i.replay, i.is_quarantined) = ANY($2::text[])
+            AND $5::text IS NULL
+            AND ($3::text IS NULL OR i.reason = $3)
+            AND ($4::text IS NULL OR i.fingerprint = $4)
+            AND ($6::text IS NULL OR i.tenant = $6)
+            AND ($7::text IS NULL OR i.brand = $7)
+            AND ($8::timestamptz IS NULL OR coalesce(i.last_failed_at, i.decided_at) >= $8)
+            AND ($9::timestamptz IS NULL OR coalesce(i.last_failed_at, i.decided_at) < $9)
+            AND ($10::text IS NULL OR strpos(lower(i.error_class || ' ' || i.error_message), lower($10)) > 0)
+            AND ($11::bytea IS NULL OR $11 IN (convert_to(i.key, 'UTF8'), convert_to(i.place, 'UTF8')))
+    ) AS l
+    GROUP BY l.job, l.fingerprint
 ),
 shown AS (
     SELECT g.*, count(*) OVER () AS all_groups, sum(g.letters) OVER ()::bigint AS all_letters
@@ -274,39 +329,99 @@ shown AS (
     LIMIT $12
 )
 SELECT
-    g.job, g.reason, g.fingerprint, g.letters, g.first_failed_at, g.last_failed_at, g.all_groups, g.all_letters,
+    g.kind, g.job, g.reason, g.fingerprint, g.letters, g.first_failed_at, g.last_failed_at, g.all_groups, g.all_letters,
     n.id AS sample, n.error_class, n.error_message, n.handler
 FROM shown AS g
 CROSS JOIN LATERAL (
     SELECT p.*
     FROM unnest($2::text[]) AS s (state)
     CROSS JOIN LATERAL (
-        SELECT d.id, d.error_class, d.error_message, d.handler, d.last_failed_at
-        FROM tidegate.dead_letter AS d
-        WHERE d.job = g.job AND d.state = s.state AND d.fingerprint = g.fingerprint
-            AND d.last_failed_at <= g.last_failed_at
-            AND (
-                $5::text IS NULL
-                OR (LEFT(d.event_type, 200) = LEFT($5, 200) AND (LENGTH($5) < 200 OR d.event_type = $5))
-            )
-            AND ($6::text IS NULL OR (LEFT(d.tenant, 200) = LEFT($6, 200) AND (LENGTH($6) < 200 OR d.tenant = $6)))
-            AND ($7::text IS NULL OR (LEFT(d.brand, 200) = LEFT($7, 200) AND (LENGTH($7) < 200 OR d.brand = $7)))
-            AND ($10::text IS NULL OR strpos(lower(d.error_class || ' ' || d.error_message), lower($10)) > 0)
-            AND ($11::bytea IS NULL OR d.key = $11)
-        ORDER BY d.last_failed_at DESC, d.id DESC
-        LIMIT 1
+        (
+            SELECT d.id, d.error_class, d.error_message, d.handler, d.last_failed_at
+            FROM tidegate.dead_letter AS d
+            WHERE d.job = g.job AND d.state = s.state AND d.fingerprint = g.fingerprint
+                AND d.last_failed_at <= g.last_failed_at
+                AND (
+                    $5::text IS NULL
+                    OR (LEFT(d.event_type, 200) = LEFT($5, 200) AND (LENGTH($5) < 200 OR d.event_type = $5))
+                )
+                AND ($6::text IS NULL OR (LEFT(d.tenant, 200) = LEFT($6, 200) AND (LENGTH($6) < 200 OR d.tenant = $6)))
+                AND ($7::text IS NULL OR (LEFT(d.brand, 200) = LEFT($7, 200) AND (LENGTH($7) < 200 OR d.brand = $7)))
+                AND ($10::text IS NULL OR strpos(lower(d.error_class || ' ' || d.error_message), lower($10)) > 0)
+                AND ($11::bytea IS NULL OR d.key = $11)
+            ORDER BY d.last_failed_at DESC, d.id DESC
+            LIMIT 1
+        )
+        UNION ALL
+        (
+            SELECT
+                i.letter, coalesce(i.error_class, ''), coalesce(i.error_message, ''), coalesce(i.handler, ''),
+                coalesce(i.last_failed_at, i.decided_at)
+            FROM tidegate.job_item AS i
+            WHERE i.letter IS NOT NULL AND i.job = g.job
+                AND tidegate.item_letter_state(i.outcome, i.replay, i.is_quarantined) = s.state
+                AND coalesce(i.fingerprint, '') = g.fingerprint
+                AND coalesce(i.last_failed_at, i.decided_at) <= g.last_failed_at
+                AND ($6::text IS NULL OR i.tenant = $6)
+                AND ($7::text IS NULL OR i.brand = $7)
+                AND ($10::text IS NULL OR strpos(lower(i.error_class || ' ' || i.error_message), lower($10)) > 0)
+                AND ($11::bytea IS NULL OR $11 IN (convert_to(i.key, 'UTF8'), convert_to(i.place, 'UTF8')))
+            ORDER BY coalesce(i.last_failed_at, i.decided_at) DESC, i.letter DESC
+            LIMIT 1
+        )
     ) AS p
     ORDER BY p.last_failed_at DESC, p.id DESC
     LIMIT 1
 ) AS n
 ORDER BY g.letters DESC, g.job, g.fingerprint
 
+-- name: item_letter_details
+-- All that is known of an item's letter: it holds nothing else. $1 service, $2 letter.
+SELECT
+    'item' AS kind, i.letter AS id, i.job, NULL::text AS topic, NULL::integer AS partition, NULL::bigint AS "offset",
+    tidegate.item_letter_state(i.outcome, i.replay, i.is_quarantined) AS state, coalesce(i.reason, '') AS reason,
+    coalesce(i.error_class, '') AS error_class, coalesce(i.error_message, '') AS error_message,
+    coalesce(i.fingerprint, '') AS fingerprint, NULL::text AS event_id, NULL::text AS event_type, i.tenant, i.brand,
+    coalesce(i.handler, '') AS handler, coalesce(i.attempts, 1) AS attempts, coalesce(i.occurrences, 1) AS occurrences,
+    coalesce(i.replays, 0) AS replay_count, false AS backfill, coalesce(i.first_failed_at, i.decided_at) AS first_failed_at,
+    coalesce(i.last_failed_at, i.decided_at) AS last_failed_at, i.key AS item, i.run, i.scheduled_at,
+    i.correlation_id::text AS correlation_id, coalesce(i.stack, '') AS stack, i.replay, i.erased_at, i.erased_by
+FROM tidegate.job_item AS i
+JOIN tidegate.job AS j ON j.id = i.job
+WHERE i.letter = $2 AND j.service = $1
+
+-- name: item_letters_to_decide
+-- Letters of items of a job that a plan looks at, and whose they are. Run it as letters_page, whose filters these are.
+-- $1 job, $2 states, $3 … $11 as for letters_page, $12 most.
+SELECT i.letter AS id, tidegate.item_letter_state(i.outcome, i.replay, i.is_quarantined) AS state, i.tenant, i.brand
+FROM tidegate.job_item AS i
+WHERE i.letter IS NOT NULL AND i.job = $1
+    AND tidegate.item_letter_state(i.outcome, i.replay, i.is_quarantined) = ANY($2::text[])
+    AND $5::text IS NULL
+    AND ($3::text IS NULL OR i.reason = $3)
+    AND ($4::text IS NULL OR i.fingerprint = $4)
+    AND ($6::text IS NULL OR i.tenant = $6)
+    AND ($7::text IS NULL OR i.brand = $7)
+    AND ($8::timestamptz IS NULL OR coalesce(i.last_failed_at, i.decided_at) >= $8)
+    AND ($9::timestamptz IS NULL OR coalesce(i.last_failed_at, i.decided_at) < $9)
+    AND ($10::text IS NULL OR strpos(lower(i.error_class || ' ' || i.error_message), lower($10)) > 0)
+    AND ($11::bytea IS NULL OR $11 IN (convert_to(i.key, 'UTF8'), convert_to(i.place, 'UTF8')))
+ORDER BY i.letter
+LIMIT $12
+
+-- name: named_item_letters
+-- Those of some letters that are of a job's items, and whose they are. $1 job, $2 letters.
+SELECT i.letter AS id, tidegate.item_letter_state(i.outcome, i.replay, i.is_quarantined) AS state, i.tenant, i.brand
+FROM tidegate.job_item AS i
+WHERE i.letter = ANY($2::uuid[]) AND i.job = $1
+ORDER BY i.letter
+
 -- name: letter_details
 -- All that is known of a letter but its payload, of which sizes are told; so of what it was corrected to. $1 service, $2 letter.
 SELECT
-    d.id, d.job, d.topic, d.partition, d."offset", d.state, d.reason, d.error_class, d.error_message, d.fingerprint,
-    d.event_id, d.event_type, d.tenant, d.brand, d.handler, d.attempts, d.occurrences, d.replay_count, d.backfill,
-    d.first_failed_at, d.last_failed_at, d.topic_id, d.recorded_at, d.claimed_bucket, d.claimed_id, d.correlation_id,
+    'record' AS kind, d.id, d.job, d.topic, d.partition, d."offset", d.state, d.reason, d.error_class, d.error_message,
+    d.fingerprint, d.event_id, d.event_type, d.tenant, d.brand, d.handler, d.attempts, d.occurrences, d.replay_count,
+    d.backfill, d.first_failed_at, d.last_failed_at, d.topic_id, d.recorded_at, d.claimed_bucket, d.claimed_id, d.correlation_id,
     d.traceparent, d.service_version, d.stack, d.header_names, octet_length(d.key) AS key_bytes,
     octet_length(d.value) AS value_bytes, encode(sha256(d.value), 'hex') AS value_sha256, c.kind AS corrected,
     c.made_by AS corrected_by, c.made_at AS corrected_at, c.reason AS correction_reason,

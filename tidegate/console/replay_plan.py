@@ -14,7 +14,7 @@ import asyncpg
 
 from dlq.runs import RunKind
 from dlq.sequences import loose_keys
-from dlq.states import UNRESOLVED, LetterState
+from dlq.states import MOST_REPLAYS, UNRESOLVED, LetterState
 from inbox.store import claims_since, find_job
 from tidegate.app import App
 from tidegate.console.hazard_sentences import hazards_of
@@ -30,8 +30,6 @@ _QUERIES = load_queries("tidegate.console")
 
 MOST_LETTERS = 1_000_000
 """A plan holds the id of each: 16 MB for so many, in the plan and in each question about them."""
-MOST_REPLAYS = 5
-"""A letter that has failed in so many replays is quarantined, unless the caller counts otherwise."""
 _MOST_GROUPS = 100
 _FIRST_FEW = 10
 
@@ -113,7 +111,7 @@ async def plan_replay(
         async with connection.transaction(isolation="repeatable_read", readonly=True):
             # As for the pages: a generic plan would keep every filter that is not set, and know no number of letters.
             await connection.execute("SET LOCAL plan_cache_mode = force_custom_plan")
-            chosen, left_out = _parted(await _matching(connection, job, number, wanted), wanted, is_forced=is_forced)
+            chosen, left_out = parted(await _matching(connection, job, number, wanted), wanted, is_forced=is_forced)
             return await _Planner(connection, job, number, kind, is_forced, most_replays).plan(chosen, left_out)
 
 
@@ -121,36 +119,46 @@ async def _matching(
     connection: Connection, job: Job, number: JobId, wanted: LetterFilter | Sequence[UUID]
 ) -> Sequence[asyncpg.Record]:
     if isinstance(wanted, LetterFilter):
-        if not (states := set(wanted.states) & set(UNRESOLVED)):
-            raise Misconfigured(f"letters that are {' or '.join(wanted.states)} have been decided about already")
-        # What is in somebody's hands, or was given up, is told, too.
-        states |= {LetterState.REPLAYING, LetterState.QUARANTINED}
-        arguments = (sorted(states), *filter_arguments(wanted), MOST_LETTERS + 1)
+        arguments = (looked_at(wanted), *filter_arguments(wanted), MOST_LETTERS + 1)
         rows = await connection.fetch(_QUERIES["letters_to_replay"], number, *arguments)
-        _refuse_too_many(job, len(rows))
+        refuse_too_many(job.code, len(rows))
         return rows
-    _refuse_too_many(job, len(wanted))
+    refuse_too_many(job.code, len(wanted))
     rows = await connection.fetch(_QUERIES["named_letters_to_replay"], number, list(set(wanted)))
+    refuse_unknown(job.code, wanted, rows)
+    return rows
+
+
+def looked_at(wanted: LetterFilter) -> Sequence[LetterState]:
+    """Returns the states of letters that a plan looks at. Raises Misconfigured where all have been decided about."""
+    if not (states := set(wanted.states) & set(UNRESOLVED)):
+        raise Misconfigured(f"letters that are {' or '.join(wanted.states)} have been decided about already")
+    # What is in somebody's hands, or was given up, is told, too.
+    return sorted(states | {LetterState.REPLAYING, LetterState.QUARANTINED})
+
+
+def refuse_unknown(code: str, wanted: Sequence[UUID], rows: Iterable[asyncpg.Record]) -> None:
+    """Raises Misconfigured where one of the letters is not among the job's."""
     unknown = sorted(set(wanted) - {row["id"] for row in rows})
     if unknown:
         named = ", ".join(str(letter) for letter in unknown[:3])
         more = f" and {len(unknown) - 3} more" if len(unknown) > 3 else ""
-        raise Misconfigured(f"job {job.code!r} has no letter {named}{more}; 'tidegate dlq list' shows which it has")
-    return rows
+        raise Misconfigured(f"job {code!r} has no letter {named}{more}; 'tidegate dlq list' shows which it has")
 
 
-def _refuse_too_many(job: Job, count: int) -> None:
+def refuse_too_many(code: str, count: int) -> None:
+    """Raises Misconfigured for more letters than a plan may have."""
     if count > MOST_LETTERS:
         raise Misconfigured(
-            f"these are more than {MOST_LETTERS:,} letters of job {job.code!r}, the most for one run: take a part of "
+            f"these are more than {MOST_LETTERS:,} letters of job {code!r}, the most for one run: take a part of "
             "them, as with --fingerprint or --until"
         )
 
 
-def _parted(
+def parted(
     rows: Iterable[asyncpg.Record], wanted: LetterFilter | Sequence[UUID], *, is_forced: bool
 ) -> tuple[Sequence[asyncpg.Record], Sequence[asyncpg.Record]]:
-    """Those that a run may have, and those that it may not."""
+    """Returns those letters that a run may have, and those that it may not."""
     states = set(wanted.states) if isinstance(wanted, LetterFilter) else {LetterState.DEAD, LetterState.QUARANTINED}
     if LetterState.DEAD in states:
         states.add(LetterState.QUARANTINED)
@@ -162,11 +170,11 @@ def _parted(
     return chosen, left_out
 
 
-def _digest(rows: Iterable[asyncpg.Record]) -> str:
-    """Of the letters in the order of their ids, and of all by which they may be others now than were looked at."""
+def digest_of(rows: Iterable[asyncpg.Record]) -> str:
+    """Of the letters in the order given, and of all by which they may be others now than were looked at."""
     digest = sha256()
     for row in rows:
-        digest.update(repr((str(row["id"]), *map(str, row.values()))).encode())
+        digest.update(repr(tuple(map(str, row.values()))).encode())
     return digest.hexdigest()[:16]
 
 
@@ -204,7 +212,7 @@ class _Planner:
             kind=self.kind,
             is_forced=self.is_forced,
             letters=letters,
-            digest=_digest(chosen),
+            digest=digest_of(chosen),
             first_failed_at=facts["first_failed_at"],
             last_failed_at=facts["last_failed_at"],
             keys=facts["keys"],

@@ -94,6 +94,7 @@ HARMLESS_FUNCTIONS: frozenset[str] = frozenset(
         "first_inbox_day",
         "has_blocked_key",
         "inbox_leaf",
+        "item_letter_state",
         "note_late_claim",
         "refuse_audit_change",
         "today",

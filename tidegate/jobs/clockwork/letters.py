@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 from uuid import UUID, uuid5
 
 import asyncpg
@@ -13,7 +14,7 @@ import asyncpg
 from dlq.cause import Cause
 from dlq.envelope import ItemNotice, item_record, outcome_record
 from dlq.letters import text_for_postgres
-from dlq.states import LetterState
+from dlq.states import MOST_REPLAYS, LetterState
 from tidegate.jobs.clockwork.items import Item
 from tidegate.jobs.clockwork.runs import ClaimedRun
 from tidegate_kernel.errors import Reason
@@ -30,12 +31,16 @@ _MAX_STACK = 4096
 
 @dataclass(frozen=True, slots=True)
 class LetterHome:
-    """Whose letters they are, and the topic that they are told on."""
+    """Whose letters they are, and the topic that they are told on.
+
+    `most_replays`: after so many in which it failed a letter is quarantined.
+    """
 
     service: str
     job: str
     topic: str
     service_version: str = ""
+    most_replays: int = MOST_REPLAYS
 
     def outcome(self, letter: UUID, key: str, state: LetterState, *, at: datetime) -> Outgoing:
         """What the topic is told of a letter that came to its end."""
@@ -62,13 +67,17 @@ def replay_instruction(job: str, scope: Scope, letter: UUID) -> str:
     return f"{shlex.join([*words, '--letter', str(letter)])} --reason '…'"
 
 
+class GivenUp(NamedTuple):
+    """What the topic of the letters is to be told, and which items are letters that were none before."""
+
+    told: Sequence[Outgoing] = ()
+    new: Sequence[Lost] = ()
+
+
 async def give_up(
     connection: Connection, home: LetterHome, run: ClaimedRun, lost: Sequence[Lost], *, is_final: bool
-) -> Sequence[Outgoing]:
-    """In the transaction that took them: the items have failed; where `is_final` they are dead letters.
-
-    Returns what their topic is to be told.
-    """
+) -> GivenUp:
+    """In the transaction that took them: the items have failed; where `is_final` they are dead letters."""
     scope, by_key = run.scope, {each.item.identity: each for each in lost}
     letters = [_letter_id(home, scope, each.item) if is_final else None for each in lost]
     rows = await connection.fetch(
@@ -82,11 +91,15 @@ async def give_up(
         run.correlation_id,
         letters,
         *map(list, zip(*map(_columns, lost), strict=True)),
+        home.most_replays,
     )
     if not is_final:
-        return []
+        return GivenUp()
     notices = [(by_key[row["key"]], _notice(home, run, by_key[row["key"]], row)) for row in rows]
-    return [item_record(notice, key=each.item.key.encode(), topic=home.topic) for each, notice in notices]
+    return GivenUp(
+        [item_record(notice, key=each.item.key.encode(), topic=home.topic) for each, notice in notices],
+        [by_key[row["key"]] for row in rows if row["occurrences"] == 1],
+    )
 
 
 def _columns(lost: Lost) -> tuple[object, ...]:

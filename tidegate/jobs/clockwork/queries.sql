@@ -170,8 +170,9 @@ WHERE k.key_before IS NOT NULL
 
 -- name: take_items
 -- In the transaction that does them: which items nobody has done yet; they are done if it commits. `letter`: the dead letter
--- that one has been until now. Whoever does one of them
--- at the same time is waited for, and Postgres ends the transaction when its owner is silent for too long: one that was
+-- that one has been until now, which goes on to tell why it failed. Of what was erased a digest of its key is left: nobody
+-- does that (a scalar subquery, so that each key costs a probe and no plan reads all that the job has). Whoever does one of
+-- them at the same time is waited for, and Postgres ends the transaction when its owner is silent for too long: one that was
 -- frozen would hold up for ever whoever goes on. $1 job, $2 tenant, $3 brand, $4 keys (distinct), $5 run, $6 milliseconds,
 -- $7 token.
 WITH silence AS MATERIALIZED (
@@ -181,22 +182,32 @@ INSERT INTO tidegate.job_item AS i (job, tenant, brand, key, run, token, outcome
 SELECT $1, $2, $3, k.key, $5, $7, 'done'
 FROM unnest($4::text[]) AS k (key)
 CROSS JOIN silence
+WHERE (
+    SELECT true FROM tidegate.job_item AS e
+    WHERE e.job = $1 AND e.tenant = $2 AND e.brand = $3
+        AND e.key = 'erased ' || encode(sha256(convert_to(k.key, 'UTF8')), 'hex')
+) IS NULL
 ORDER BY k.key COLLATE "C"
 ON CONFLICT (job, tenant, brand, key) DO UPDATE
-SET run = EXCLUDED.run, token = EXCLUDED.token, outcome = 'done', error_class = NULL, error_message = NULL, replay = NULL,
-    decided_at = now()
+SET
+    run = EXCLUDED.run, token = EXCLUDED.token, outcome = 'done', replay = NULL, decided_at = now(),
+    error_class = CASE WHEN i.letter IS NOT NULL THEN i.error_class END,
+    error_message = CASE WHEN i.letter IS NOT NULL THEN i.error_message END
 WHERE i.outcome = 'failed'
 RETURNING key, letter, decided_at
 
 -- name: give_up_items
 -- Items that were taken in this transaction have failed. $1 job, $2 tenant, $3 brand, $4 keys, $5 outcome, $6 what their run
 -- was made for, $7 its correlation id, $8 letters (NULL: none), $9 places, $10 keys that their pages began behind,
--- $11 reasons, $12 handlers, $13 classes of their errors, $14 messages, $15 stacks, $16 fingerprints, $17 attempts.
+-- $11 reasons, $12 handlers, $13 classes of their errors, $14 messages, $15 stacks, $16 fingerprints, $17 attempts, $18 after
+-- how many replays a letter that fails is quarantined.
 UPDATE tidegate.job_item AS i
 SET outcome = $5, scheduled_at = $6, correlation_id = $7, letter = coalesce(i.letter, g.letter), place = g.place,
     page_after = g.page_after, reason = g.reason, handler = g.handler, error_class = g.error_class,
     error_message = g.error_message, stack = g.stack, fingerprint = g.fingerprint, attempts = g.attempts,
-    occurrences = coalesce(i.occurrences, 0) + 1, first_failed_at = coalesce(i.first_failed_at, now())
+    occurrences = coalesce(i.occurrences, 0) + 1, first_failed_at = coalesce(i.first_failed_at, now()),
+    last_failed_at = now(),
+    is_quarantined = coalesce(i.letter, g.letter) IS NOT NULL AND coalesce(i.replays, 0) >= $18::integer
 FROM unnest(
     $4::text[], $8::uuid[], $9::text[], $10::text[], $11::text[], $12::text[], $13::text[], $14::text[], $15::text[],
     $16::text[], $17::integer[]
@@ -216,10 +227,23 @@ LIMIT $2
 
 -- name: miss_item
 -- In a transaction that settles: an item that its query does not answer with any more stays where it was. $1 job, $2 tenant,
--- $3 brand, $4 key, $5 message.
+-- $3 brand, $4 key, $5 message, $6 after how many replays a letter that fails is quarantined.
 UPDATE tidegate.job_item AS i
-SET outcome = CASE WHEN i.letter IS NULL THEN 'failed' ELSE 'quarantined' END, replay = NULL, error_message = $5
+SET
+    outcome = CASE WHEN i.letter IS NULL THEN 'failed' ELSE 'quarantined' END, replay = NULL, error_message = $5,
+    last_failed_at = now(), is_quarantined = i.letter IS NOT NULL AND coalesce(i.replays, 0) >= $6::integer
 WHERE i.job = $1 AND i.tenant = $2 AND i.brand = $3 AND i.key = $4 AND i.outcome = 'failed'
+
+-- name: give_back_items
+-- In the transaction in which a replay ends, and no other run goes on with it: what it has not come to is as it was before
+-- somebody asked. $1 the run.
+UPDATE tidegate.job_item AS i
+SET
+    outcome = CASE WHEN i.letter IS NULL THEN 'failed' ELSE 'quarantined' END, replay = NULL,
+    replays = greatest(i.replays - 1, 0)
+WHERE i.outcome = 'failed' AND i.replay = (
+    SELECT coalesce(r.first_run, r.id) FROM tidegate.job_run AS r WHERE r.id = $1 AND r.is_replay
+)
 
 -- name: settle_unit
 -- In the transaction that did the items: the run is still its holder's, has come this far, and nobody takes its lease until
@@ -379,11 +403,12 @@ WHERE id IN (
 RETURNING id
 
 -- name: drop_done_items
--- Some of the results of items that were done, or discarded, long ago. $1 job, $2 before when, $3 how many.
+-- Some of the results of items that were done, or discarded, long ago; what is still a letter leaves as letters do, later.
+-- $1 job, $2 before when, $3 how many.
 DELETE FROM tidegate.job_item AS i
 USING (
     SELECT d.job, d.tenant, d.brand, d.key FROM tidegate.job_item AS d
-    WHERE d.job = $1 AND d.outcome IN ('done', 'discarded') AND d.decided_at < $2
+    WHERE d.job = $1 AND d.outcome IN ('done', 'discarded') AND d.letter IS NULL AND d.decided_at < $2
     LIMIT $3
     FOR UPDATE SKIP LOCKED
 ) AS old
@@ -391,11 +416,11 @@ WHERE i.job = old.job AND i.tenant = old.tenant AND i.brand = old.brand AND i.ke
 RETURNING i.key
 
 -- name: drop_failed_items
--- Some of the items that failed long ago and were left to later occasions. $1 job, $2 before when, $3 how many.
+-- Some of the items that failed long ago and were left to later occasions; a letter never is. $1 job, $2 before when, $3 how many.
 DELETE FROM tidegate.job_item AS i
 USING (
     SELECT d.job, d.tenant, d.brand, d.key FROM tidegate.job_item AS d
-    WHERE d.job = $1 AND d.outcome = 'failed' AND d.decided_at < $2
+    WHERE d.job = $1 AND d.outcome = 'failed' AND d.letter IS NULL AND d.decided_at < $2
     LIMIT $3
     FOR UPDATE SKIP LOCKED
 ) AS old
@@ -408,7 +433,7 @@ RETURNING i.key
 SELECT
     j.code, i.tenant, i.brand, i.key, i.run, i.outcome, i.error_class, i.error_message, i.decided_at, i.letter, i.reason,
     i.handler, i.stack, i.fingerprint, i.attempts, i.occurrences, i.first_failed_at, i.scheduled_at, i.correlation_id,
-    coalesce(i.replays, 0) AS replays, i.replay
+    coalesce(i.replays, 0) AS replays, i.replay, i.is_quarantined
 FROM tidegate.job_item AS i
 JOIN tidegate.job AS j ON j.id = i.job
 WHERE j.service = $1 AND ($2::text IS NULL OR j.code = $2) AND i.outcome IN ('failed', 'quarantined')
@@ -417,14 +442,14 @@ LIMIT $3
 
 -- name: items_to_decide
 -- Items of a scope that failed and that no run is about to do again, locked until somebody has decided about them. $1 job,
--- $2 tenant, $3 brand, $4 keys, $5 letters (both NULL: all quarantined ones).
+-- $2 tenant, $3 brand, $4 keys, $5 letters (both NULL: all letters of the scope).
 SELECT
-    i.key, i.letter, i.run, i.outcome, i.reason, i.error_class, i.first_failed_at, i.decided_at,
-    coalesce(i.scheduled_at, i.decided_at) AS scheduled_at, coalesce(i.place, i.key) AS place
+    i.key, i.letter, i.run, i.is_quarantined, coalesce(i.scheduled_at, i.decided_at) AS scheduled_at,
+    coalesce(i.place, i.key) AS place
 FROM tidegate.job_item AS i
 WHERE i.job = $1 AND i.tenant = $2 AND i.brand = $3 AND i.outcome IN ('failed', 'quarantined')
     AND (i.key = ANY($4::text[]) OR i.letter = ANY($5::uuid[]) OR (
-        $4::text[] IS NULL AND $5::uuid[] IS NULL AND i.outcome = 'quarantined'
+        $4::text[] IS NULL AND $5::uuid[] IS NULL AND i.letter IS NOT NULL
     ))
     AND NOT EXISTS (
         SELECT FROM tidegate.job_run AS r
@@ -432,6 +457,20 @@ WHERE i.job = $1 AND i.tenant = $2 AND i.brand = $3 AND i.outcome IN ('failed', 
     )
 ORDER BY i.key
 FOR UPDATE OF i
+
+-- name: items_of_choice
+-- The same for a plan: nothing is locked, and what a run is about to do again is told, too. $1 … $5 as for items_to_decide.
+SELECT
+    i.key, i.letter, i.reason, i.error_class, coalesce(i.first_failed_at, i.decided_at) AS first_failed_at,
+    coalesce(i.last_failed_at, i.decided_at) AS last_failed_at, coalesce(i.occurrences, 1) AS occurrences,
+    coalesce(i.scheduled_at, i.decided_at) AS scheduled_at, coalesce(i.replays, 0) AS replays, i.replay,
+    tidegate.item_letter_state(i.outcome, i.replay, i.is_quarantined) AS state
+FROM tidegate.job_item AS i
+WHERE i.job = $1 AND i.tenant = $2 AND i.brand = $3 AND i.outcome IN ('failed', 'quarantined')
+    AND (i.key = ANY($4::text[]) OR i.letter = ANY($5::uuid[]) OR (
+        $4::text[] IS NULL AND $5::uuid[] IS NULL AND i.letter IS NOT NULL
+    ))
+ORDER BY i.key
 
 -- name: ask_for_replay
 -- A run that does items of one occasion again, with what the run was told in which they failed. $1 job, $2 tenant, $3 brand,

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from tidegate.jobs.clockwork.declaration import ClockJob, ProviderSyncJob
 from tidegate.jobs.clockwork.inputs import read_input
-from tidegate.jobs.clockwork.runs import ClockRunId, RunState
+from tidegate.jobs.clockwork.runs import ClockRunId, RunState, give_back_items
 from tidegate.jobs.clockwork.scheduler import register_clock_job
 from tidegate.jobs.clockwork.scopes import AcrossScopes, check_scope, is_storable, lock_name
 from tidegate_kernel.audit import permitted
@@ -85,6 +85,7 @@ async def cancel_run(
         is_over = row["state"] == RunState.DUE
         if is_over:
             await connection.execute(_QUERIES["cancel_due_run"], run, actor.name)
+            await give_back_items(connection, ClockRunId(run))
         else:
             await connection.execute(_QUERIES["ask_to_cancel_run"], run, actor.name)
         return Cancelled(ClockRunId(run), is_over)

@@ -22,6 +22,7 @@ from tidegate.jobs.clockwork.runs import (
     Wish,
     cursor_of,
     end_run,
+    give_back_items,
     is_outbox_full,
     items_of_replay,
     put_back,
@@ -293,6 +294,8 @@ class _Closing:
             is_final = ending.is_final or is_unwanted or run.attempt >= job.run_attempts
             if ending.state is RunState.FAILED and not is_final:
                 await retry_run(connection, run.id, due_at=now + job.run_retry_delay)
+            elif run.is_replay:
+                await give_back_items(connection, run.id)
 
     async def _was_written(self) -> bool:
         async with self._hands.transaction() as connection:

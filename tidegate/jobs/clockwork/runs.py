@@ -236,6 +236,14 @@ async def end_stalled(connection: Connection, gone: Mapping[int, int]) -> Sequen
     ]
 
 
+async def give_back_items(connection: Connection, run: ClockRunId) -> None:
+    """In the transaction in which a run ends for good: of a replay the items that it has not come to are as they were.
+
+    They can be asked for again, and this asking does not count among their replays. Of another run nothing changes.
+    """
+    await connection.execute(_QUERIES["give_back_items"], run)
+
+
 async def retry_run(connection: Connection, run: ClockRunId, *, due_at: datetime) -> ClockRunId:
     """In the transaction in which the run ends badly: another one goes on with it at `due_at`."""
     return ClockRunId(await connection.fetchval(_QUERIES["retry_run"], run, due_at))

@@ -25,6 +25,7 @@ from tidegate.jobs.clockwork.runs import (
     Stalled,
     claim_runs,
     end_stalled,
+    give_back_items,
     look,
     retry_run,
 )
@@ -165,6 +166,8 @@ class Scheduler:
             for run in stalled:
                 if not run.is_over and run.attempt < self._jobs[run.job].run_attempts:
                     await retry_run(connection, run.id, due_at=self._clock.now())
+                else:
+                    await give_back_items(connection, run.id)
         for run in stalled:
             _log.warning(logs.RUN_STALLED, **_told(self._jobs[run.job], run))
         return stalled

@@ -22,7 +22,7 @@ from dlq.cause import Cause, cause_of
 from dlq.states import LetterState
 from tidegate.jobs.clockwork.declaration import ClockJob
 from tidegate.jobs.clockwork.items import Item
-from tidegate.jobs.clockwork.letters import LetterHome, Lost, give_up
+from tidegate.jobs.clockwork.letters import GivenUp, LetterHome, Lost, give_up
 from tidegate.jobs.clockwork.maintenance import note_removal
 from tidegate.jobs.clockwork.runs import ClaimedRun, Tally, Wish, progress_of, settle_unit
 from tidegate.jobs.mediator import Mediator
@@ -151,7 +151,7 @@ class Units:
             fresh = [each.item for each in taken]
             published = await self._dispatch(connection, fresh, prepared, tries)
             lost = [tries.given_up[item.identity] for item in fresh if item.identity in tries.given_up]
-            await self._tell_letters(connection, taken, lost)
+            new = await self._tell_letters(connection, taken, lost)
             await enqueue(connection, published)
             tally = Tally(len(fresh) - len(lost), len(unit) - len(fresh), len(lost))
             # Last, so that the lease's row is locked for no longer than a COMMIT takes: it has to be renewed meanwhile.
@@ -161,6 +161,7 @@ class Units:
             await note_removal(connection, self._job, self._run, tally.processed)
         self._count(tally)
         self._note_checkpoint(cursor)
+        self._count_letters(taken, lost, new)
         for each in lost:
             cause, then = each.cause, "quarantined" if self._is_final else "failed"
             _log.warning(logs.RUN_ITEM_FAILED, error_class=cause.error_class, error=cause.message, then=then)
@@ -171,7 +172,7 @@ class Units:
         run = self._run
         async with self._hands.transaction() as connection:
             scope = (run.job, run.scope.tenant, run.scope.brand)
-            await connection.execute(_QUERIES["miss_item"], *scope, identity, _MISSED)
+            await connection.execute(_QUERIES["miss_item"], *scope, identity, _MISSED, self._hands.letters.most_replays)
             tally = Tally(failed=1)
             wish = await settle_unit(connection, run, tally, cursor=None)
         self._count(tally)
@@ -238,17 +239,32 @@ class Units:
             raise HandlerFailed(arrivals[0], error) from error
         return published
 
-    async def _tell_letters(self, connection: Connection, taken: Sequence[_Taken], lost: Sequence[Lost]) -> None:
-        """What failed is recorded, and the topic of the job's letters told: of new ones, and of those resolved."""
-        home = self._hands.letters
-        told: list[Outgoing] = []
+    async def _tell_letters(
+        self, connection: Connection, taken: Sequence[_Taken], lost: Sequence[Lost]
+    ) -> Sequence[Lost]:
+        """What failed is recorded, and the topic of the job's letters told: of new ones, and of those resolved.
+
+        Returns those that are letters and were none before.
+        """
+        home, given_up = self._hands.letters, GivenUp()
         if lost:
-            told += await give_up(connection, home, self._run, lost, is_final=self._is_final)
-        given_up = {each.item.identity for each in lost}
-        for item, letter, at in taken:
-            if letter is not None and item.identity not in given_up:
-                told.append(home.outcome(letter, item.key, LetterState.RESOLVED, at=at))
-        await enqueue(connection, told, kind="dead_letter")
+            given_up = await give_up(connection, home, self._run, lost, is_final=self._is_final)
+        resolved = [
+            home.outcome(letter, item.key, LetterState.RESOLVED, at=at)
+            for item, letter, at in _resolved(taken, lost)
+            if letter is not None
+        ]
+        await enqueue(connection, [*given_up.told, *resolved], kind="dead_letter")
+        return given_up.new
+
+    def _count_letters(self, taken: Sequence[_Taken], lost: Sequence[Lost], new: Sequence[Lost]) -> None:
+        metrics, code = self._hands.metrics, self._job.code
+        for each in new:
+            metrics.dead_letters.labels(code, each.reason).inc()
+        if self._run.is_replay:
+            resolved = sum(each.letter is not None for each in _resolved(taken, lost))
+            metrics.replayed_letters.labels(code, "resolved").inc(resolved)
+            metrics.replayed_letters.labels(code, "failed").inc(len(lost) if self._is_final else 0)
 
     @property
     def _is_final(self) -> bool:
@@ -304,3 +320,9 @@ class Units:
         except TimeoutError:
             return
         raise Interrupted("the process is to end")
+
+
+def _resolved(taken: Sequence[_Taken], lost: Sequence[Lost]) -> Sequence[_Taken]:
+    """What was taken and has not failed."""
+    given_up = {each.item.identity for each in lost}
+    return [each for each in taken if each.item.identity not in given_up]
