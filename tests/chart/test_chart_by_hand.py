@@ -14,7 +14,7 @@ import structlog
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.chart.rendering import ROOT, Object, example, library, objects, only, parsed, template
+from tests.chart.rendering import ROOT, Object, example, helm, library, objects, only, parsed, template
 from tests.chart.schemas import VERSIONS, problems
 from tests.typed_manifests import Typed
 from tidegate.commands.face import COMMANDS
@@ -161,6 +161,8 @@ def _told() -> Iterator[tuple[str, str]]:
     for page in sorted((ROOT / "docs" / "kubernetes").glob("*.md")):
         blocks = re.findall(r"^```sh\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
         texts[page.name] = "\n".join(blocks)
+    done = helm("install", "shop", "helm", "-n", "shop", "--dry-run=client")
+    texts["NOTES"] = done.stdout.partition("NOTES:")[2]
     for place, text in texts.items():
         for line in text.replace("\\\n", " ").splitlines():
             yield from ((place, each.strip()) for each in line.removeprefix("$ ").split(" | ") if "k8s job" in each)
@@ -170,7 +172,8 @@ def test_jobs_of_the_documents_are_made(typed: Typed) -> None:
     """They are pasted at night, with a name or two changed."""
     workload = _text(next(each for each in example("minimal") if each["kind"] == "Deployment"))
     told = list(_told())
-    assert len(told) >= 7
+    assert len({place for place, _ in told}) == 4
+    assert len(told) >= 8
     for place, command in told:
         words = shlex.split(command)
         assert words[:3] == ["tidegate", "k8s", "job"], place

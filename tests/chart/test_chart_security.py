@@ -63,6 +63,14 @@ def test_no_secret_is_in_a_manifest(values: str) -> None:
             assert all("secretKeyRef" in said[name] for name in secret), (secret, said)
 
 
+def test_every_pod_of_the_csi_example_is_let_into_the_vault() -> None:
+    """A migration that is not would be the first thing of an install to hang."""
+    found = [each for each in example("csi") if each["kind"] in ("Deployment", "Job", "Pod")]
+    labels = [each["metadata"] if each["kind"] == "Pod" else each["spec"]["template"]["metadata"] for each in found]
+    assert len(labels) == 4
+    assert all(each["labels"]["azure.workload.identity/use"] == "true" for each in labels)
+
+
 def test_names_of_services_do_not_come_as_settings() -> None:
     """A Service called `tidegate` would otherwise be TIDEGATE_PORT=tcp://… in every pod of the namespace."""
     assert [name for name, pod in pods(objects()) if pod.get("enableServiceLinks") is not False] == []
