@@ -111,6 +111,33 @@ def test_scaling_asks_for_seconds_behind_of_these_jobs() -> None:
     assert trigger["metadata"]["ignoreNullValues"] == "false"
 
 
+def test_pods_come_quickly_and_go_slowly() -> None:
+    """Each change moves partitions, which rest meanwhile; a workload that is behind waits for nobody."""
+    by_keda = only(example("shop"), "ScaledObject")["spec"]
+    by_cpu = only(example("static-members"), "HorizontalPodAutoscaler")["spec"]["behavior"]
+    config = by_keda["advanced"]["horizontalPodAutoscalerConfig"]
+    assert config["behavior"] == by_cpu
+    assert config["name"] == by_keda["scaleTargetRef"]["name"]
+    assert by_cpu["scaleUp"] == {
+        "stabilizationWindowSeconds": 30,
+        "policies": [{"type": "Percent", "value": 100, "periodSeconds": 60}],
+    }
+    assert by_cpu["scaleDown"]["policies"] == [{"type": "Pods", "value": 1, "periodSeconds": 60}]
+    assert by_keda["pollingInterval"] <= 15
+
+
+def test_every_object_says_whose_it_is() -> None:
+    """What no label tells cannot be listed, and is left behind."""
+    for values in ("shop", "static-members", "tasks"):
+        for each in example(values):
+            labels = each["metadata"]["labels"]
+            assert labels["app.kubernetes.io/instance"] == "shop", each["metadata"]["name"]
+            assert labels["app.kubernetes.io/managed-by"] == "Helm"
+            assert labels["helm.sh/chart"] == f"tidegate-{__version__}"
+            if each["kind"] in ("Deployment", "StatefulSet", "ScaledObject", "HorizontalPodAutoscaler"):
+                assert each["metadata"]["name"].endswith(labels["app.kubernetes.io/component"])
+
+
 def test_cpu_is_the_alternative() -> None:
     """Where no KEDA runs; and it scales what the pods are made by."""
     scaled = only(example("static-members"), "HorizontalPodAutoscaler")["spec"]
@@ -170,6 +197,10 @@ def test_metrics_keep_the_label_job() -> None:
     assert monitor["endpoints"][0]["honorLabels"] is True
     assert monitor["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
     assert monitor["endpoints"][0]["port"] == service["spec"]["ports"][0]["name"]
+    assert monitor["endpoints"][0]["path"] == "/metrics"
+    # Another release of this name, in another namespace, has a monitor of its own.
+    assert monitor["namespaceSelector"] == {"matchNames": ["shop"]}
+    assert monitor["podTargetLabels"] == ["app.kubernetes.io/component"]
 
 
 def test_own_containers_and_volumes_come_along() -> None:
