@@ -40,14 +40,16 @@ def cause_of(
 
     Errors of Tidegate's own tree never hold payload, so their message is kept. The message of any other error may
     quote the record (`ValueError: invalid literal … 'jane@example.org'`): it is replaced by class and place unless
-    `include_foreign_message`.
+    `include_foreign_message`. That place is in the handler's own package where the error came through there: a line of
+    a library says nothing to whoever has to mend the handler.
     """
     chain = list(_chain(error))
     name = root_class(error)
     place = next(_places(chain[-1].__traceback__), "")
+    told = next(_places(chain[-1].__traceback__, package=handler.partition(".")[0]), place)
     return Cause(
         error_class=name,
-        message=_message(chain, place, include_foreign_message=include_foreign_message)[:MAX_MESSAGE],
+        message=_message(chain, told, include_foreign_message=include_foreign_message)[:MAX_MESSAGE],
         stack=_stack(chain)[:MAX_STACK],
         fingerprint=_fingerprint(reason, handler, name, place, _NUMBERED.sub("#", _own_words(chain)[:MAX_MESSAGE])),
     )
@@ -116,11 +118,11 @@ def _stack(chain: list[BaseException]) -> str:
     return "\n".join(lines)
 
 
-def _places(trace: TracebackType | None) -> Iterator[str]:
-    """`file:line function` of each frame, the innermost first."""
-    frames = [(frame.f_code, line) for frame, line in traceback.walk_tb(trace)]
-    for code, line in reversed(frames):
-        yield f"{_short(code.co_filename)}:{line} {code.co_name}"
+def _places(trace: TracebackType | None, *, package: str | None = None) -> Iterator[str]:
+    """`file:line function` of each frame, the innermost first; of those in `package` alone, if one is named."""
+    for frame, line in reversed(list(traceback.walk_tb(trace))):
+        if package is None or str(frame.f_globals.get("__name__")).partition(".")[0] == package:
+            yield f"{_short(frame.f_code.co_filename)}:{line} {frame.f_code.co_name}"
 
 
 @lru_cache(maxsize=1024)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from uuid import UUID
 
 import pytest
 
@@ -113,6 +114,19 @@ def test_the_text_of_our_own_error_is_kept() -> None:
     wrapped = caught(Undecodable("not JSON at byte 0"), cause=ValueError(SECRET))
     assert cause(wrapped).message == "not JSON at byte 0"
     assert cause(wrapped).error_class == "ValueError"
+
+
+def test_the_place_that_is_told_is_in_the_handlers_own_code() -> None:
+    """`KeyError at <frozen os>:679 __getitem__` sends whoever has to mend the handler into the standard library."""
+    with pytest.raises(ValueError, match="badly formed") as info:
+        UUID("no id")
+    told, elsewhere = (
+        cause_of(info.value, Reason.HANDLER_FAILED, handler=name) for name in (f"{__name__}.handler", "else.handler")
+    )
+
+    assert re.fullmatch(r"ValueError at unit/test_dead_letter_cause\.py:\d+ test_the_place_\w+", told.message)
+    assert re.search(r"ValueError at \S*uuid\.py:\d+ __init__", elsewhere.message)
+    assert told.stack == elsewhere.stack
 
 
 def test_an_error_that_cannot_be_printed_is_a_cause_like_any_other() -> None:
