@@ -78,6 +78,28 @@ def test_nonsense_of_a_provider_is_refused_by_job_and_field(field: str, value: o
         ProviderSyncJob(**NEEDED | PROVIDER | {field: value})
 
 
+async def answer_page(page: object) -> object:
+    return page
+
+
+@pytest.mark.parametrize(
+    "field, value, said",
+    [
+        ("trigger", "0 2 * * *", "must be a Cron, an Every or None"),
+        ("key", "order_id", "must be a function, not 'order_id'"),
+        ("version", 3, "must be a function"),
+        ("query", answer_page, "is 'async def'"),
+        ("scopes", ["acme"], "must be a list of tenants"),
+        ("scopes", ACME, "must be a list of tenants"),
+        ("access", "acme", "must be a list of tenants"),
+    ],
+)
+def test_what_only_a_type_checker_would_refuse_is_refused_without_one(field: str, value: object, said: str) -> None:
+    """Else it shows in the first night: as an AttributeError, or as a run that fails for each tenant."""
+    with pytest.raises(Misconfigured, match=f"job 'reconcile': {field} {said}"):
+        ProviderSyncJob(**NEEDED | PROVIDER | {field: value})
+
+
 def test_circuit_that_never_opens_or_rests_is_refused() -> None:
     """Zero failures or no rest would be no breaker."""
     for wrong in ({"failures": 0}, {"rest": timedelta(0)}, {"longest_rest": timedelta(seconds=1)}):

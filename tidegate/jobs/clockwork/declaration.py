@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
@@ -10,7 +11,7 @@ from typing import Any, Literal, Self, TypeAlias
 
 from consumers.failure import RetryPolicy
 from tidegate.jobs.clockwork.inputs import read_input
-from tidegate.jobs.clockwork.schedule import LONGEST, Schedule
+from tidegate.jobs.clockwork.schedule import LONGEST, Cron, Every, Schedule
 from tidegate.jobs.clockwork.scopes import AcrossScopes, Scopes
 from tidegate.jobs.declaration import Tier
 from tidegate.jobs.text import Words
@@ -31,6 +32,7 @@ _CHOICES = {
     "tier": ("critical", "standard", "low"),
     "key_order": ("ascending", "of_query"),
 }
+_FUNCTIONS = ("query", "command", "key", "version")
 _PROVIDER_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
 _AT_LEAST_ONE = ("batch_size", "catch_up_limit", "run_attempts")
 _SPANS = ("jitter", "run_retry_delay", "max_duration", "handler_timeout", "history")
@@ -181,6 +183,7 @@ class ClockJob(_Declared):
         for name in _AT_LEAST_ONE:
             if getattr(self, name) < 1:
                 raise self.wrong(name, f"must be at least 1, not {getattr(self, name)}")
+        self._check_kinds()
         if self.catch_up == "each" and self.overlap == "skip":
             raise self.wrong(
                 "overlap", "must be 'wait' with catch_up='each': of several runs all but one would be skipped"
@@ -189,6 +192,17 @@ class ClockJob(_Declared):
         self._check_scopes()
         if self.trigger is not None:
             read_input(self.code, self.input, {})  # nobody tells the clock's own runs anything
+
+    def _check_kinds(self) -> None:
+        """Raises Misconfigured for what a type checker would refuse: without one it would show when the job runs."""
+        for name in _FUNCTIONS:
+            function = getattr(self, name, str)
+            if not callable(function):
+                raise self.wrong(name, f"must be a function, not {function!r}")
+            if inspect.iscoroutinefunction(function):
+                raise self.wrong(name, "is 'async def': it must be a plain function; a handler belongs in App.handlers")
+        if self.trigger is not None and not isinstance(self.trigger, Cron | Every):
+            raise self.wrong("trigger", f"must be a Cron, an Every or None (by hand only), not {self.trigger!r}")
 
     def _check_times(self) -> None:
         for name in _SPANS:
@@ -231,6 +245,7 @@ class ClockJob(_Declared):
     def _check_scopes(self) -> None:
         if isinstance(self.scopes, AcrossScopes) or callable(self.scopes):
             return
+        _require_scopes(self, "scopes", self.scopes)
         if not self.scopes or NO_SCOPE in self.scopes:
             raise self.wrong("scopes", "names no tenant; AcrossScopes(reason) says that one run works on all of them")
 
@@ -406,6 +421,7 @@ class ProviderSyncJob(ClockJob):
         super().__post_init__()
         if not _PROVIDER_NAME.fullmatch(self.provider):
             raise self.wrong("provider", f"{self.provider!r} may hold lower-case letters, digits, '_' and '-'")
+        _require_scopes(self, "access", self.access)
         if not self.access:
             raise self.wrong("access", "is empty: nobody may use the provider")
         self._check_span("reach_back")
@@ -434,3 +450,8 @@ class ProviderSyncJob(ClockJob):
 
 def _named(scopes: Collection[Scope]) -> str:
     return ", ".join(sorted(f"{each.tenant}/{each.brand}" if each.brand else each.tenant for each in scopes))
+
+
+def _require_scopes(job: ClockJob, name: str, listed: object) -> None:
+    if not isinstance(listed, Collection) or not all(isinstance(each, Scope) for each in listed):
+        raise job.wrong(name, f"must be a list of tenants, as [Scope('acme')], not {listed!r}")
