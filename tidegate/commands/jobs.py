@@ -29,6 +29,7 @@ from tidegate.commands.jobs_runs import (
 )
 from tidegate.commands.loading import load_app
 from tidegate.commands.options import AppOption, JsonOption, examples, print_json, print_table, tell
+from tidegate.commands.readable import counted
 from tidegate.jobs.registry import RegistryEntry, entry_of, registry, unchecked_requests, upkeep_registry
 
 job_commands = typer.Typer(
@@ -77,7 +78,8 @@ def check_command(app: AppOption = None, as_json: JsonOption = False) -> None:
         print_json({"jobs": [entry.code for entry in entries], "unchecked": list(unchecked)})
     else:
         tell(*unchecked)
-        tell(f"{len(entries)} jobs are declared whole: {', '.join(entry.code for entry in entries)}")
+        is_whole = "is" if len(entries) == 1 else "are"
+        tell(f"{counted(len(entries), 'job')} {is_whole} declared whole: {', '.join(each.code for each in entries)}")
 
 
 job_commands.command("docs", epilog=DOCS_EXAMPLES)(docs_command)

@@ -122,11 +122,7 @@ def _of_clock(app: App, job: ClockJob) -> RegistryEntry:
         scopes=_scopes(job),
         idempotency_key=_key_of_items(job),
         lock_key=of_clock.lock_of(app, job),
-        checkpoint=(
-            "key of the last item; each occasion begins at the start"
-            if job.checkpoint == "run"
-            else "key of the last item; each run goes on where the last one ended"
-        ),
+        checkpoint=_checkpoint(job),
         unit=job.unit,
         batch_size=job.batch_size,
         max_duration_seconds=job.max_duration.total_seconds(),
@@ -206,6 +202,15 @@ def _topic_needs(app: App, job: Job) -> Mapping[str, str]:
         "replay": f"tidegate dlq replay --job {job.code}",
         "backfill": f"tidegate run {job.code} --backfill",
     }
+
+
+def _checkpoint(job: ClockJob) -> str:
+    if isinstance(job, ProviderSyncJob):
+        others = "also those of other occasions go" if job.checkpoint == "job" else "its retries go"
+        return f"the provider's page, where a run broke off: {others} on there; a cursor moves when all is here"
+    if job.checkpoint == "run":
+        return "key of the last item; each occasion begins at the start"
+    return "key of the last item; each run goes on where the last one ended"
 
 
 def _key_of_items(job: ClockJob) -> str:
