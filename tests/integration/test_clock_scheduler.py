@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Sequence
 from datetime import timedelta
 
 import pytest
 
-from tests.integration.clockwork import ACME, NOON, ZEBRA, Schedulers, forget_lease, minutely, tenants
+from tests.integration.clockwork import ACME, NOON, ZEBRA, Schedulers, forget_lease, minutely, tenants, until
 from tidegate.jobs.clockwork.runs import RunState
 from tidegate.jobs.clockwork.schedule import Cron, Every
+from tidegate.jobs.clockwork.scheduler import Scheduler
 from tidegate_kernel.errors import Misconfigured, Transient
 from tidegate_kernel.event import Scope
 from tidegate_kernel.postgres import Pool, open_pool
@@ -64,7 +66,7 @@ async def test_three_schedulers_make_one_run_of_an_occurrence(schedulers: Schedu
     three = [await schedulers.start(job, holder=holder) for holder in ("one", "two", "three")]
     schedulers.clock.move(minutes=1)
 
-    made = await asyncio.gather(*(scheduler.make_runs() for scheduler in three))
+    made = await made_at_once(schedulers.pool, three)
 
     assert sum(made) == 2
     assert await schedulers.runs("tenant, scheduled_at, state") == [
@@ -72,6 +74,21 @@ async def test_three_schedulers_make_one_run_of_an_occurrence(schedulers: Schedu
         ("zebra", NOON + MINUTE, "due"),
     ]
     assert await asyncio.gather(*(scheduler.make_runs() for scheduler in three)) == [0, 0, 0]
+
+
+async def made_at_once(pool: Pool, schedulers: Sequence[Scheduler]) -> list[int]:
+    """How many runs each has made, when all have found the occurrence due before any of them has made one."""
+    async with pool.acquire() as holder:
+        async with holder.transaction():
+            await holder.execute("LOCK TABLE tidegate.job_run IN SHARE MODE")
+            making = [asyncio.create_task(scheduler.make_runs()) for scheduler in schedulers]
+            await until(lambda: are_waiting(pool, len(making)))
+        return await asyncio.gather(*making)
+
+
+async def are_waiting(pool: Pool, count: int) -> bool:
+    waits = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    return bool(await pool.fetchval(waits) == count)
 
 
 async def test_downtime_becomes_one_run_that_tells_what_was_missed(schedulers: Schedulers) -> None:
@@ -226,7 +243,7 @@ async def test_ten_thousand_runs_are_made_and_claimed_once_by_three_schedulers(
         pools = {"one": schedulers.pool, "two": first, "three": second}
         three = [await schedulers.start(job, holder=name, pool=pool) for name, pool in pools.items()]
         schedulers.clock.move(minutes=1)
-        made = await asyncio.gather(*(scheduler.make_runs() for scheduler in three))
+        made = await made_at_once(schedulers.pool, three)
         claimed: Counter[int] = Counter()
         holders: Counter[str] = Counter()
 
