@@ -67,7 +67,7 @@ _MEANING = {
     "letter_retention": "How long a dead letter is kept after its end: `90d`, `P90D` or seconds; `never` keeps it.",
     "max_replays": "After so many replays in which it failed a dead letter is quarantined: the next needs `--force`.",
     "replay_rate": "Letters and parked events a second that a replay handles at most, where `--rate` does not say.",
-    "replay_approval_above": "A replay or discard of more letters waits for a second person. None: no one does.",
+    "replay_approval_above": "More letters at once wait for a second person, more items are refused. None: no limit.",
     "lanes": "Batches that a job has in hand at once. Each lane may hold a Postgres connection.",
     "drain_timeout": "How long a stop or a revoke waits for batches in hand. Has to be below the rebalance time-out.",
     "log_format": "`json` for machines, `console` for eyes.",

@@ -53,7 +53,7 @@ class Metrics:
             "tombstones_purged", "Tombstones removed from a sink: nothing older can come any more.", ["job"]
         )
         self.parked = self._counter("events_parked", "Events parked behind a dead letter of their key.", ["job"])
-        self.dead_letters = self._counter("dead_letters", "Records that became dead letters.", ["job", "reason"])
+        self.dead_letters = self._counter("dead_letters", "Records and items now dead letters.", ["job", "reason"])
         self.letters_expired = self._counter(
             "dead_letters_expired", "Dead letters removed some time after they were decided.", ["job"]
         )

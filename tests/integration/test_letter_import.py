@@ -10,9 +10,12 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from dlq.envelope import ItemNotice, item_record, outcome_record
 from dlq.states import LetterState
+from tests.integration.clockwork import minutely
 from tests.integration.letter_import_bench import NOW, OPERATOR, Bench, Given, make_bench, named
 from tests.integration.live import running, until
+from tidegate.letter_import import plan_import
 from tidegate.migrations.schema import migrate
 from tidegate.stack.names import StackAddresses
 from tidegate_kernel.errors import Denied, Reason
@@ -404,3 +407,27 @@ async def test_an_import_without_the_role_is_refused_and_audited(bench: Bench, r
 
     assert await bench.letters() == {}
     assert await bench.fresh.fetchval("SELECT outcome FROM tidegate.audit") == "denied"
+
+
+async def test_items_are_counted_and_not_brought_in(bench: Bench) -> None:
+    """ADR 10: their copy says why one failed and holds nothing to do it with; it is no malformed record either."""
+    item, code = UUID(int=0xA), bench.origin.job_code
+    notice = ItemNotice(
+        id=item, job=code, run=7, item="order-1", scheduled_at=NOW, reason="rejected", error_class="Rejected",
+        error_message="closed", stack="", fingerprint="f", attempts=1, occurrences=1, first_failed_at=NOW,
+        last_failed_at=NOW, correlation_id="c", tenant="acme", brand="", handler="h", service_version="",
+        replay_count=0, instruction="tidegate jobs replay …",
+    )  # fmt: skip
+    ended = outcome_record(
+        letter=item, key=b"k", job=code, state=LetterState.DISCARDED, decided_at=NOW + HOUR, topic=bench.dlq
+    )
+    await bench.fail(bench.failure(Given(0)))
+    await bench.write(item_record(notice, key=b"k", topic=bench.dlq), ended)
+
+    report = await bench.do()
+    async with bench.fresh.acquire() as connection:
+        by_the_clock = await plan_import(bench.app, bench._settings(), minutely(code=code), connection)
+
+    assert (report.plan.items, report.plan.misfits, report.restored) == (1, 0, {LetterState.DEAD: 1})
+    assert by_the_clock.items == 1
+    assert item not in await bench.letters()
