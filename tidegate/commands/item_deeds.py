@@ -114,7 +114,16 @@ def _show(asking: ItemAsking, plan: ItemPlan) -> None:
         print_json({**told, "plan": plan.kind, "is_done": False, "next": command})
         return
     tell(*_told(plan))
-    say(f"nothing was changed; to do it: {command}" if command else "there is nothing to be done")
+    say(f"nothing was changed; to do it: {command}" if command else _nothing(asking))
+
+
+def _nothing(asking: ItemAsking) -> str:
+    if asking.job.partial_failure == "quarantine" or not isinstance(asking.wanted, ItemChoice):
+        return "there is nothing to be done"
+    return (
+        f"there is nothing to be done: job {asking.job.code!r} quarantines nothing; name one that failed with --item, "
+        f"as 'tidegate jobs items {asking.job.code}' shows it"
+    )
 
 
 def _told(plan: ItemPlan) -> Iterator[str]:
