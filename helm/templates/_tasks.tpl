@@ -49,7 +49,7 @@ as it stands, so that an upgrade with a new image neither fails at it nor begins
 {{- fail (printf "tasks.tokenSecret: %ss.%s changes something by hand; name the Secret with an operator's access token: {name: …, key: …}" .kind .name) -}}
 {{- end -}}
 {{- $digest := .args | toJson | sha256sum | trunc 6 -}}
-{{- $name := include "tidegate.name" (dict "root" $root "part" (printf "%s-%s-%s" .kind .name $digest)) -}}
+{{- $name := include "tidegate.name" (dict "root" $root "part" (printf "%s-%s-%s" .kind .name $digest) "most" 63) -}}
 {{- $there := lookup "batch/v1" "Job" $root.Release.Namespace $name -}}
 {{- /* With it Helm would wait for nothing but a failure: pods rolled, no migration after them, the release failed. */ -}}
 {{- range dig "status" "conditions" list (default dict $there) -}}

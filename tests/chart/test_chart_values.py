@@ -285,6 +285,21 @@ def test_release_whose_name_no_service_may_have_is_refused_at_once(release: str)
     assert helm("template", release, "helm", "--set", "fullnameOverride=shop").returncode == 0
 
 
+def test_longest_names_that_values_allow_fit() -> None:
+    """Each part was within its bound, and the whole was refused: as if the bounds were wrong."""
+    names = {
+        each["metadata"]["name"]
+        for each in objects(
+            fullnameOverride="f" * 26,
+            workloads={"w" * 24: {"jobs": ["one"]}},
+            tasks=_TOKEN,
+            backfills={"b" * 16: {"job": "one", "fromBeginning": True}},
+        )
+    }
+    assert max(map(len, names)) == 26 + len("-backfill-") + 16 + len("-123456")
+    assert f"{'f' * 26}-{'w' * 24}-check" in names
+
+
 def test_chart_knows_for_how_long_kafka_waits() -> None:
     """It refuses a longer drain, also where nobody has said for how long."""
     assert KafkaSettings().rebalance_timeout.total_seconds() == 60
