@@ -25,8 +25,9 @@ demo-dlq: setup ## The same shop: a bad release, 300 dead orders, their replay k
 demo-jobs: setup ## All five kinds of jobs with three schedulers: one killed, clocks changed, runs contended and resumed
 	@scripts/with-stack $(PY) -m examples.shop.demo_jobs
 
-# Files of tests run side by side, on the same servers; `make test WORKERS=0` runs one test after the other.
-WORKERS ?= 2
+# Files of tests run side by side, on the same servers; `make test WORKERS=0` runs one test after the other. On two cores
+# three are quicker than two, because tests wait for leases, brokers and outages.
+WORKERS ?= 3
 SIDE_BY_SIDE := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test: static ## All checks and all tests; ends the servers it started

@@ -1,4 +1,4 @@
-"""All tests, several files side by side: `python scripts/all_tests.py -n 2 …`, with pytest's own words.
+"""All tests, several files side by side: `python scripts/all_tests.py -n 3 …`, with pytest's own words.
 
 Side by side they take the cores from each other, and a few watch the clock. What fails so is run once more, alone:
 it has to pass then, and is named, for it wants mending. Where more than a few fail, that is no matter of cores.

@@ -1,4 +1,4 @@
-"""Which tests run side by side (`pytest -n 2 --dist loadfile`), and in which order."""
+"""Which tests run side by side (`pytest -n 3 --dist loadfile`), and in which order."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from xdist.scheduler import LoadFileScheduling
 # Each of these starts servers of its own and measures what work needs under faults: one at a time, and not beside the
 # schedules of tests/property, which take all cores.
 _TOGETHER = "tests/chaos/"
-# What takes long begins first, so that nobody waits for it at the end; the many small ones fill what is left.
+# What waits for servers, leases and processes begins first, one beside the other; what only computes fills what is left.
 _ORDER = (
     "chaos",
     "integration",
     "rollout",
-    "property",
-    "chart",
     "acceptance",
+    "chart",
+    "property",
     "contract",
     "migration",
     "architecture",
