@@ -9,7 +9,7 @@ from xdist.scheduler import LoadFileScheduling
 # Each of these starts servers of its own and measures what work needs under faults: one at a time, and not beside the
 # schedules of tests/property, which take all cores.
 _TOGETHER = "tests/chaos/"
-# What waits for servers, leases and processes begins first, one beside the other; what only computes fills what is left.
+# What waits for servers, leases and processes begins first, side by side; what only computes fills what is left.
 _ORDER = (
     "chaos",
     "integration",
