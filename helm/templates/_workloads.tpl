@@ -12,7 +12,9 @@
 {{- fail "workloads.scheduler: with scheduler.enabled this name is taken; give the workload another" -}}
 {{- end -}}
 {{- $own := omit .Values.scheduler "enabled" -}}
-{{- $_ := set $all "scheduler" (mergeOverwrite (deepCopy .Values.worker) (dict "autoscaling" (dict "kind" "none")) (deepCopy $own)) -}}
+{{- /* Its pods own no partition: what workers have for theirs is nothing to them. */ -}}
+{{- $clock := mergeOverwrite (deepCopy .Values.worker) (dict "autoscaling" (dict "kind" "none") "staticMembership" false) -}}
+{{- $_ := set $all "scheduler" (mergeOverwrite (omit $clock "partitions" "lanes") (deepCopy $own)) -}}
 {{- end -}}
 {{- include "tidegate.checkWorkloads" (dict "root" . "all" $all) -}}
 {{- toYaml $all -}}

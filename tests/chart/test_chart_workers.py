@@ -159,6 +159,23 @@ def test_scheduler_is_a_workload_of_its_own() -> None:
     assert scheduler["replicas"] == 2
 
 
+def test_scheduler_has_nothing_of_what_partitions_need() -> None:
+    """Runs belong to whoever has their lease: two pods are right for one partition, too, and none is scaled by lag."""
+    scaling = {"kind": "keda", "minReplicas": 1, "maxReplicas": 1}
+    found = objects(
+        worker={"partitions": 1, "lanes": 3, "staticMembership": True, "autoscaling": scaling},
+        workloads={"a": {"jobs": ["one"]}},
+        scheduler={"enabled": True, "jobs": ["two"], "resources": {"limits": {"memory": "2Gi"}}},
+        metrics={"prometheusUrl": "http://prometheus:9090"},
+    )
+    scheduler = only(found, "Deployment", "scheduler")["spec"]
+    container = scheduler["template"]["spec"]["containers"][0]
+    assert (scheduler["replicas"], container["args"]) == (2, ["run", "two"])
+    assert container["resources"]["limits"]["memory"] == "2Gi"
+    assert only(found, "ScaledObject")["spec"]["scaleTargetRef"]["name"] == "shop-tidegate-a"
+    assert only(found, "StatefulSet")["metadata"]["name"] == "shop-tidegate-a"
+
+
 def test_selectors_tell_workloads_apart_and_match_their_pods() -> None:
     """A budget or a spread that counts another workload's pods protects nobody."""
     found = example("shop")
