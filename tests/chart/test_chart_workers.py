@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
 from tests.chart.rendering import example, helm, objects, only, pods, variables
 from tidegate.commands.signals import _CLOSING
 from tidegate.version import __version__
@@ -136,6 +140,19 @@ def test_every_object_says_whose_it_is() -> None:
             assert labels["helm.sh/chart"] == f"tidegate-{__version__}"
             if each["kind"] in ("Deployment", "StatefulSet", "ScaledObject", "HorizontalPodAutoscaler"):
                 assert each["metadata"]["name"].endswith(labels["app.kubernetes.io/component"])
+
+
+@pytest.mark.parametrize(
+    "said, done",
+    [
+        ({"replicas": 2}, {"maxSurge": 1, "maxUnavailable": 1}),
+        ({"replicas": 1}, {"maxSurge": 1, "maxUnavailable": 0}),
+        ({"replicas": 1, "rollingUpdate": {"maxSurge": 0}}, {"maxSurge": 0, "maxUnavailable": 1}),
+    ],
+)
+def test_only_pod_stays_until_the_next_is_ready(said: dict[str, Any], done: dict[str, int]) -> None:
+    """An image that cannot be pulled would otherwise leave nobody at work; who forbids a second pod has said so."""
+    assert only(objects(worker=said), "Deployment")["spec"]["strategy"]["rollingUpdate"] == done
 
 
 def test_cpu_is_the_alternative() -> None:
