@@ -208,8 +208,43 @@ def test_pods_that_were_scaled_by_hand_are_rolled_back(cluster: Cluster) -> None
     cluster.helm(*rollback, "--force-conflicts")
 
     assert _images(cluster, place) == {"registry.example.com/shop:4.2"}
+    assert _replicas(cluster, place) == 2
+
+
+def test_pods_stay_when_an_autoscaler_takes_over(cluster: Cluster) -> None:
+    """A number that leaves the values is 1 to Kubernetes: a busy workload would fall to one pod."""
+    place = cluster.namespace("autoscaled")
+    cluster.install(place, *_MINIMAL)
+    scaling = _set("worker", "autoscaling.kind=hpa", "partitions=8")
+
+    cluster.must("scale", "deployment/shop-tidegate-worker", "-n", place, "--replicas", "3")
+    cluster.upgrade(place, *_MINIMAL, *scaling)
+    assert _replicas(cluster, place) == 3
+
+    cluster.upgrade(place, *_MINIMAL, "--force-conflicts")
+    assert _replicas(cluster, place) == 2
+
+
+def test_copy_of_a_pod_is_a_shell_that_nothing_selects(cluster: Cluster, release: Release) -> None:
+    """Commands are typed somewhere while all workers are away; a copy that a Deployment counts would be ended."""
+    pod = next(
+        each for each in cluster.listed("pods", release.place) if "tidegate.dev/part" in each["metadata"]["labels"]
+    )
+    copy = ("--copy-to=shell", "--container=worker", "--profile=restricted", "--", "sleep", "1d")
+    cluster.must("debug", pod["metadata"]["name"], "-n", release.place, *copy)
+
+    (shell,) = (each for each in cluster.listed("pods", release.place) if each["metadata"]["name"] == "shell")
+    cluster.must("delete", "pod", "shell", "-n", release.place, "--now")
+
+    worker, copied = pod["spec"]["containers"][0], shell["spec"]["containers"][0]
+    assert (copied["command"], copied.get("args")) == (["sleep", "1d"], None)
+    assert [copied[key] for key in ("image", "env", "envFrom")] == [worker[key] for key in ("image", "env", "envFrom")]
+    assert not [label for label in shell["metadata"].get("labels", {}) if label.startswith(("app.", "tidegate."))]
+
+
+def _replicas(cluster: Cluster, place: str) -> int:
     (deployment,) = cluster.listed("deployments", place)
-    assert deployment["spec"]["replicas"] == 2
+    return int(deployment["spec"]["replicas"])
 
 
 def test_failed_task_is_named_before_anything_is_touched(cluster: Cluster) -> None:
