@@ -105,6 +105,12 @@ def test_task_can_be_rendered_alone() -> None:
     assert job["metadata"]["labels"]["app.kubernetes.io/component"] == "backfill"
 
 
+def test_migrations_after_the_roll_can_wait() -> None:
+    """Who is not sure of a release wants to be able to go back further than to the version before."""
+    hooks = {each["metadata"]["name"] for each in objects(migrations={"post": False}) if each["kind"] == "Job"}
+    assert hooks == {"shop-tidegate-migrate-pre"}
+
+
 def test_misuse_and_refusal_end_a_job_at_once() -> None:
     """Six more tries of a wrong word are six more rows in the audit; an eviction is no failure."""
     jobs = [each for each in example("tasks") if each["kind"] == "Job"]
