@@ -71,6 +71,13 @@ def test_every_pod_of_the_csi_example_is_let_into_the_vault() -> None:
     assert all(each["labels"]["azure.workload.identity/use"] == "true" for each in labels)
 
 
+def test_secret_outlives_the_hook_that_brings_it() -> None:
+    """Helm makes a hook anew at each upgrade: with an owner the Secret would go with it, under pods that just start."""
+    brought = only(example("external-secrets"), "ExternalSecret")
+    assert "helm.sh/hook" in brought["metadata"]["annotations"]
+    assert brought["spec"]["target"]["creationPolicy"] == "Orphan"
+
+
 def test_names_of_services_do_not_come_as_settings() -> None:
     """A Service called `tidegate` would otherwise be TIDEGATE_PORT=tcp://… in every pod of the namespace."""
     assert [name for name, pod in pods(objects()) if pod.get("enableServiceLinks") is not False] == []
