@@ -1,16 +1,16 @@
-"""What is wanted of a job: pauses by operators, the stop after a flood of dead letters, the rest while too many of them
-wait for their topic. Workers read it here."""
+"""What is wanted of a job: pauses by operators, the stop after a flood of dead letters, the rest while too much of it
+waits for Kafka. Workers read it here."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 from enum import StrEnum
 
 import asyncpg
 
-from consumers.backlog import LetterBacklog
+from consumers.backlog import Backlog
 from consumers.ownership import Hold
 from tidegate_kernel.clock import Clock
 from tidegate_kernel.event import JobId, TopicPartition
@@ -66,8 +66,8 @@ class Intents:
     what an operator decided.
     """
 
-    def __init__(self, pool: Pool, clock: Clock, *, job: JobId, backlog: LetterBacklog | None = None) -> None:
-        self._pool, self._clock, self._job, self._backlog = pool, clock, job, backlog
+    def __init__(self, pool: Pool, clock: Clock, *, job: JobId, backlogs: Sequence[Backlog] = ()) -> None:
+        self._pool, self._clock, self._job, self._backlogs = pool, clock, job, backlogs
         self._read: list[tuple[Intent, float | None]] = []
 
     async def read(self) -> None:
@@ -77,8 +77,8 @@ class Intents:
                 rows = await connection.fetch(_QUERIES["standing_intents"], self._job)
         now = self._clock.monotonic()
         self._read = [(each, _deadline(each, now)) for each in map(intent_of, rows)]
-        if self._backlog is not None:
-            await self._backlog.read()
+        for backlog in self._backlogs:
+            await backlog.read()
 
     def standing(self) -> list[Intent]:
         """Those that have not reached their end."""
@@ -91,8 +91,9 @@ class Intents:
         for intent in self.standing():
             if intent.covers(partition):
                 wanted.setdefault(_HOLDS[intent.kind], intent.sentence())
-        if self._backlog is not None and self._backlog.is_full:
-            wanted[Hold.BACKLOG] = self._backlog.why
+        for backlog in self._backlogs:
+            if backlog.is_full:
+                wanted.setdefault(Hold.BACKLOG, backlog.why)
         return wanted
 
     def tenants(self) -> Mapping[str, str]:

@@ -34,7 +34,7 @@ class Hold(StrEnum):
     OUTAGE = "outage"
     """Something that every batch of the job needs does not answer."""
     BACKLOG = "backlog"
-    """Too many of the job's dead letters wait for their topic."""
+    """Too many of the job's dead letters, or of the events that it publishes, wait for Kafka."""
     PARKING = "parking"
     """Its next event has to be parked, and there is no room."""
 

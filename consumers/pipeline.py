@@ -7,7 +7,7 @@ statement.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -130,14 +130,25 @@ class _Handled(NamedTuple):
     failed: Sequence[Failure]
 
 
+def _note_nothing(_: Sequence[Outgoing]) -> None:
+    """For roads whose target publishes nothing."""
+
+
 class CommandRoad:
     """One transaction for everything: the claim and the handler's own statements commit together or not at all."""
 
     def __init__(
-        self, ledger: Ledger, parking: Parking, dispatcher: Dispatcher, judge: Judge, *, silence_limit: timedelta
+        self,
+        ledger: Ledger,
+        parking: Parking,
+        dispatcher: Dispatcher,
+        judge: Judge,
+        *,
+        silence_limit: timedelta,
+        note_published: Callable[[Sequence[Outgoing]], None] = _note_nothing,
     ) -> None:
         self._ledger, self._parking, self._dispatcher, self._judge = ledger, parking, dispatcher, judge
-        self._silence_limit = silence_limit
+        self._silence_limit, self._note_published = silence_limit, note_published
 
     async def settle(self, batch: Batch, decoded: Decoded) -> Outcome:
         claims = claims_of(self._ledger.rule, batch, decoded.events)
@@ -193,6 +204,7 @@ class CommandRoad:
         parked = await self._parking.keep(connection, batch, gate, claims=claims, fresh=fresh, letters=letters)
         if published:
             await enqueue(connection, published)
+            self._note_published(published)
         await advance(connection, batch.fence, next_offset=batch.next_offset)
         return Outcome(
             applied=len(fresh) - len(failed) - parked,

@@ -211,6 +211,12 @@ SELECT EXISTS (
     SELECT FROM tidegate.outbox AS o WHERE o.topic = $1 AND o.failed_at IS NULL ORDER BY o.id OFFSET $2
 );
 
+-- name: events_wait
+-- Whether more than some records wait for some topics. $1 topics, $2 how many may.
+SELECT EXISTS (
+    SELECT FROM tidegate.outbox AS o WHERE o.topic = ANY($1::text[]) AND o.failed_at IS NULL OFFSET $2
+);
+
 -- name: stop_for_flood
 -- The topic rests in every worker of the job until somebody releases it. No row: it is stopped already.
 -- $1 job, $2 topic, $3 why.

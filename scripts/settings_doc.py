@@ -62,7 +62,7 @@ _MEANING = {
     "http_host": "Where the probes and `/metrics` listen. A container needs `0.0.0.0`; they ask for no password.",
     "http_port": "Their port; 0 takes any free one, which the log line `worker.started` names.",
     "letter_backlog": "At so many dead letters that wait for its DLQ topic a job rests, until half are gone.",
-    "outbox_limit": "At so many records that wait for Kafka, of the whole database, runs by the clock rest.",
+    "outbox_limit": "At so many records that wait for Kafka runs by the clock rest; a consumer, of its topics.",
     "audit_retention": "How long rows of the audit are kept, a year at least: `730d`, `P730D`, seconds; or `never`.",
     "letter_retention": "How long a dead letter is kept after its end: `90d`, `P90D` or seconds; `never` keeps it.",
     "max_replays": "After so many replays in which it failed a dead letter is quarantined: the next needs `--force`.",

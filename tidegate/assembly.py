@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 
 from consumers.backfill import Backfill
-from consumers.backlog import LetterBacklog
+from consumers.backlog import Backlog, EventBacklog, LetterBacklog
 from consumers.caution import Solitude
 from consumers.flood import Floods
 from consumers.host import LaneSettings
@@ -86,8 +86,9 @@ async def assemble(app: App, job: Job, resources: Resources, *, sink: Sink | Non
     _show_request_limit(job, sink, resources.metrics)
     outages = _outages(job, resources, _probes(app, job, resources.settings, sink))
     decoder = decoder_of(job)
-    parking = parking_of(job, ledger)
-    pipeline = Pipeline(decoder, road_of(job, ledger, parking, mediator or renderer or sink, outages), ledger, parking)
+    parking, events = parking_of(job, ledger), _event_backlog(job, resources)
+    road = road_of(job, ledger, parking, mediator or renderer or sink, outages, events=events)
+    pipeline = Pipeline(decoder, road, ledger, parking)
     return JobParts(
         job=job,
         id=number,
@@ -99,7 +100,13 @@ async def assemble(app: App, job: Job, resources: Resources, *, sink: Sink | Non
         solitude=resources.solitude,
         floods=_floods(job, resources, number),
         watch=partial(
-            _watch, resources, number, pipeline, mediator, parking, letters=_letter_backlog(app, job, resources)
+            _watch,
+            resources,
+            number,
+            pipeline,
+            mediator,
+            parking,
+            backlogs=[_letter_backlog(app, job, resources), events],
         ),
         last_progress=lambda: mediator.last_progress if mediator is not None else 0.0,
         sink=sink,
@@ -195,6 +202,11 @@ def _letter_backlog(app: App, job: Job, resources: Resources) -> LetterBacklog:
     return LetterBacklog(resources.pool, topic=app.dlq_topic(job.job_code), most=most, is_full=is_full)
 
 
+def _event_backlog(job: Job, resources: Resources) -> EventBacklog:
+    is_full = resources.metrics.events_backlog_full.labels(job.code)
+    return EventBacklog(resources.pool, resources.clock, most=resources.settings.outbox_limit, is_full=is_full)
+
+
 def _floods(job: Job, resources: Resources, number: JobId) -> Floods:
     limits = {topic.name: job.flood_limit(topic.name) for topic in job.topics}
     return Floods(job.code, resources.pool, number, limits=limits, metrics=resources.metrics)
@@ -207,10 +219,10 @@ def _watch(
     mediator: Mediator | None,
     parking: Parking,
     *,
-    letters: LetterBacklog,
+    backlogs: Sequence[Backlog],
 ) -> Watch:
     return Watch(
-        Intents(resources.pool, resources.clock, job=number, backlog=letters),
+        Intents(resources.pool, resources.clock, job=number, backlogs=backlogs),
         Presence(resources.pool, job=number, owner=resources.owner),
         pipeline,
         resources.clock,

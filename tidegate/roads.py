@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from consumers.backlog import EventBacklog
 from consumers.fold_road import FoldRoad
 from consumers.folding import Folder, FoldRule
 from consumers.judging import Judge
@@ -37,11 +38,17 @@ def parking_of(job: Job, ledger: Ledger) -> Parking:
 
 
 def road_of(
-    job: Job, ledger: Ledger, parking: Parking, target: Mediator | Renderer | Sink | None, outages: Outages
+    job: Job,
+    ledger: Ledger,
+    parking: Parking,
+    target: Mediator | Renderer | Sink | None,
+    outages: Outages,
+    *,
+    events: EventBacklog,
 ) -> Road:
     judge, silence_limit = Judge(job.retry, outages.all_answer), silence_limit_of(job)
     if isinstance(target, Mediator):
-        return CommandRoad(ledger, parking, target, judge, silence_limit=silence_limit)
+        return CommandRoad(ledger, parking, target, judge, silence_limit=silence_limit, note_published=events.note)
     if isinstance(job, FoldJob) and isinstance(target, Renderer):
         folder = folder_of(job, ledger.origin.job)
         return FoldRoad(ledger, parking, folder, judge, silence_limit=silence_limit, notice=target.notice)

@@ -78,6 +78,9 @@ class Metrics:
             ["job"],
             registry=self.registry,
         )
+        self.events_backlog_full = self._job_gauge(
+            "event_backlog_full", "1 while the job rests because too much that it publishes waits for Kafka, else 0."
+        )
         self.breaker_open = Gauge(
             "tidegate_breaker_open",
             "1 while something that the job needs does not answer its probe, else 0.",

@@ -337,6 +337,7 @@ ENGLISH: Mapping[str, str] = {
     "measure.age": "age of the newest settled record",
     "measure.outage": "circuit breakers that are open, by what does not answer",
     "measure.outbox": "records of all jobs that wait for Kafka",
+    "measure.events_full": "whether it rests because too much that it publishes waits for Kafka",
     "measure.outbox_age": "lag of what is published",
     "measure.success": "when a run last ended well, of the scope that has waited longest",
     "measure.sla": "the SLA, as declared",

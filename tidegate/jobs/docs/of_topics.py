@@ -129,7 +129,8 @@ def metrics(job: Job) -> Sequence[tuple[str, str]]:
         ("outage", "tidegate_breaker_open"),
     ]
     if isinstance(job, ConsumerJob):
-        return [*own, ("parked", "tidegate_events_parked_total"), *OUTBOX]
+        waiting = ("events_full", "tidegate_event_backlog_full")
+        return [*own, ("parked", "tidegate_events_parked_total"), *OUTBOX, waiting]
     late = [("freshness", "tidegate_reader_seconds_behind"), ("freshness", "tidegate_freshness_burn_rate")]
     return [*own, *late, ("sla", "tidegate_freshness_sla_seconds")]
 

@@ -337,6 +337,7 @@ RUSSIAN: Mapping[str, str] = {
     "measure.age": "возраст последней обработанной записи",
     "measure.outage": "разомкнутые circuit breaker по тому, что не отвечает",
     "measure.outbox": "записи всех job, ждущие Kafka",
+    "measure.events_full": "стоит ли он, потому что слишком многое из публикуемого ждёт Kafka",
     "measure.outbox_age": "отставание публикуемого",
     "measure.success": "когда запуск последний раз завершился успешно, у самой отстающей области",
     "measure.sla": "SLA, как объявлено",
