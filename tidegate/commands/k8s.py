@@ -34,7 +34,7 @@ _WORDS = "--release shop --image registry.example.com/shop:4.2 --token-secret ti
 _DSN = "--secret-env TIDEGATE_POSTGRES_DSN=shop-postgres/command-dsn"
 _CREATE = "kubectl -n shop create -f -"
 _BACKFILL_EXAMPLES = examples(
-    f"{_LIKE} backfill --like - --token-secret tidegate-operator/token order-search --from-checkpoint nightly | {_CREATE}",
+    f"{_LIKE} backfill --like - --token-secret tidegate-operator/token order-search --from-checkpoint noon | {_CREATE}",
     f"tidegate k8s job backfill {_WORDS} {_DSN} order-search --from-time 2026-11-27T00:00Z --accept-gap | {_CREATE}",
 )
 _REPLAY_EXAMPLES = examples(

@@ -191,7 +191,7 @@ def _worker(pod: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _others(workload: Mapping[str, Any], kind: str) -> Mapping[str, str]:
-    """What the pods of a workload have beside what the chart gives them: what injects an identity or a proxy goes by it."""
+    """What the pods of a workload have beside what the chart gives them: what injects a proxy goes by it."""
     told = workload["spec"]["template"]["metadata"].get(kind) or {}
     return {name: value for name, value in told.items() if not name.startswith(_OWN)}
 
