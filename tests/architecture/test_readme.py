@@ -25,6 +25,7 @@ _DOCUMENTS = sorted(
 )
 _EXAMPLE = _ROOT / "examples" / "readme_app.py"
 _FOLD = _ROOT / "examples" / "readme_fold.py"
+_GUIDE = "docs/jobs-by-the-clock.md"
 _CODE_BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -81,6 +82,36 @@ def test_readme_application_is_strictly_typed(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout
+
+
+def test_guide_of_jobs_by_the_clock_shows_its_examples_line_by_line() -> None:
+    """They are type-checked, and `tests/integration/test_clock_guide.py` runs them; the second and third in part."""
+    code = {
+        name: _read(f"examples/by_the_clock/{name}.py").replace("examples.by_the_clock.", "")
+        for name in ("points", "test_points", "receipts", "prices")
+    }
+    points, test_points, *parts = _blocks(_GUIDE, "python")
+
+    assert (points, test_points) == (code["points"], code["test_points"])
+    assert [name for part in parts for name in ("receipts", "prices") if f"\n{part}" in code[name]] == [
+        *("receipts", "receipts"),
+        *("prices", "prices", "prices"),
+    ]
+    assert _blocks(_GUIDE, "sql") == [_read("examples/by_the_clock/migrations/0001_account.sql")]
+
+
+def test_guide_of_jobs_by_the_clock_types_options_that_there_are() -> None:
+    """It is what a newcomer types first."""
+    typed = [line for block in _blocks(_GUIDE, "sh") for line in block.splitlines() if line.startswith("tidegate ")]
+    known = {name: load_command(name, COMMANDS[name]) for name in {line.split()[1] for line in typed}}
+
+    assert len(typed) > 5
+    for line in typed:
+        words = line.partition(" #")[0].split()
+        command = known[words[1]]
+        command = command.commands[words[2]] if isinstance(command, TyperGroup) else command
+        options = {name for parameter in command.params for name in parameter.opts}
+        assert {word for word in words if word.startswith("--")} <= options, line
 
 
 @pytest.mark.parametrize("document", _DOCUMENTS)
