@@ -64,7 +64,7 @@ def erase_command(
 
 def _subject(key: str | None, field: str | None, letter: str | None) -> Subject:
     if sum(each is not None for each in (key, field, letter)) != 1:
-        raise Misconfigured("say who: one of --key KEY, --field NAME=VALUE, --letter ID")
+        raise Misconfigured("say who: either --key KEY or --field NAME=VALUE; or of one letter --letter ID")
     if letter is not None:
         return Subject(letter=letter_id(letter))
     if key is not None:

@@ -67,10 +67,11 @@ def _deeds(job: JobPlan, done: JobErased) -> Iterator[str]:
     code, erased = job.origin.job_code, done.erased
     letters = sum(erased.letters.values())
     yield (
-        f"{code}: erased {counted(letters, 'letter')}, {counted(erased.items, 'item')}, "
-        f"{counted(erased.parked, 'parked event')}, "
+        f"{code}: erased {counted(letters, 'letter')}, {counted(erased.parked, 'parked event')}, "
         f"{counted(erased.edits, 'edit')}, in the outbox {erased.copies:,} of the copies"
     )
+    if erased.items:
+        yield f"{code}: erased {counted(erased.items, 'item')}: no run ever does what was one"
     if done.loose:
         wait = "waits with no letter before it" if done.loose == 1 else "wait with no letter before them"
         yield (

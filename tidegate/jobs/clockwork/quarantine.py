@@ -15,6 +15,7 @@ from uuid import UUID
 
 import asyncpg
 
+from dlq.letters import text_for_postgres
 from dlq.runs import RunKind
 from dlq.states import FORCE_HELPS, QUARANTINED_WHY, LetterState
 from inbox.store import find_job
@@ -132,7 +133,7 @@ async def replay_items(
         runs = []
         for (scheduled_at, failed_in), keys in decision.by_occasion().items():
             scope, arguments = decision.scope, (scheduled_at, now, decision.lock_name(service), failed_in)
-            told = (actor.name, reason.strip())
+            told = (actor.name, text_for_postgres(reason.strip()))
             run = await connection.fetchval(_QUERIES["ask_for_replay"], *scope, *arguments, *told)
             await connection.execute(_QUERIES["replay_items"], *scope, keys, run)
             runs.append(ClockRunId(run))
