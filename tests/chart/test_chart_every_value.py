@@ -177,6 +177,7 @@ _SWITCHES: Mapping[str, tuple[Mapping[str, Any], set[str]]] = {
     "metrics.rules.enabled": ({"metrics": {"rules": {"enabled": True}}}, {"PrometheusRule"}),
     "metrics.dashboard.enabled": ({"metrics": {"dashboard": {"enabled": True}}}, set()),
     "scheduler.enabled": ({"workloads": {"a": {"jobs": ["a"]}}, "scheduler": {"enabled": True, "jobs": ["b"]}}, set()),
+    "migrations.post": ({"migrations": {"post": False}}, set()),
     "migrations.createTopics": ({"migrations": {"createTopics": True}}, set()),
 }  # fmt: skip
 # Compared with replicas, and refused: test_chart_values.py.
