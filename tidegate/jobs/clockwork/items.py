@@ -73,7 +73,8 @@ class Items:
         for name, text in (("key", key), ("idempotency_key", identity)):
             if not _is_storable(text):
                 raise InvalidEvent(
-                    f"job {self._job.code!r}: {name} of an item is no text of 1 to {LONGEST_KEY} characters"
+                    f"job {self._job.code!r}: {name} of an item must be a text of 1 to {LONGEST_KEY} characters without "
+                    f"NUL, and is {_kind(text)}"
                 )
         return Item(key, identity, self._arrival(item, self._command, key=key, identity=identity), after)
 
@@ -102,6 +103,13 @@ def _is_storable(text: object) -> bool:
     if not isinstance(text, str) or not 0 < len(text) <= LONGEST_KEY:
         return False
     return "\0" not in text and text.encode("utf-8", "ignore").decode() == text  # no lone surrogate
+
+
+def _kind(text: object) -> str:
+    """What it is, and nothing of what it says."""
+    if not isinstance(text, str):
+        return type(text).__name__
+    return f"a text of {len(text)} characters"
 
 
 def units_of(items: Sequence[Item], *, is_batch: bool) -> Sequence[Sequence[Item]]:
