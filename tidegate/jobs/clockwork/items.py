@@ -73,8 +73,8 @@ class Items:
         for name, text in (("key", key), ("idempotency_key", identity)):
             if not _is_storable(text):
                 raise InvalidEvent(
-                    f"job {self._job.code!r}: {name} of an item must be a text of 1 to {LONGEST_KEY} characters without "
-                    f"NUL, and is {_kind(text)}"
+                    f"job {self._job.code!r}: {name} of an item must be a text of 1 to {LONGEST_KEY} characters "
+                    f"without NUL, and is {_kind(text)}"
                 )
         return Item(key, identity, self._arrival(item, self._command, key=key, identity=identity), after)
 
