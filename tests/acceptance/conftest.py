@@ -15,8 +15,11 @@ from tidegate.stack.names import StackAddresses
 
 
 @pytest.fixture(scope="module")
-def cli(stack: StackAddresses, run_id: str) -> Iterator[Cli]:
-    """The small service, alone in a database, with nothing migrated or created yet. One for all tests of a module."""
+def cli(stack: StackAddresses, run_id: str, request: pytest.FixtureRequest) -> Iterator[Cli]:
+    """The small service, alone in a database, with nothing migrated or created yet. One for all tests of a module.
+
+    In a module with `ALL_STARTS_ARE_FRESH` no command shares its imports with others.
+    """
     name = f"cli-{run_id}-{secrets.token_hex(2)}"
     database = name.replace("-", "_")
     asyncio.run(_administer(stack, f"CREATE DATABASE {database} TEMPLATE template0"))
@@ -29,7 +32,8 @@ def cli(stack: StackAddresses, run_id: str) -> Iterator[Cli]:
             "TIDEGATE_APP": "small:app",
             "TIDEGATE_HTTP_PORT": "0",
             "SMALL_PREFIX": name,
-        }
+        },
+        is_warm=not getattr(request.module, "ALL_STARTS_ARE_FRESH", False),
     )
     yield made
     made.close()
@@ -57,7 +61,7 @@ def admin_token(ready_cli: Cli) -> str:
 @pytest.fixture(scope="module")
 def admin_cli(ready_cli: Cli, admin_token: str) -> Iterator[Cli]:
     """The same service, typed by the bearer of an admin token."""
-    made = Cli({**ready_cli.environment, "TIDEGATE_TOKEN": admin_token})
+    made = Cli({**ready_cli.environment, "TIDEGATE_TOKEN": admin_token}, is_warm=ready_cli.is_warm)
     yield made
     made.close()
 

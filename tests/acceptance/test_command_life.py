@@ -15,6 +15,7 @@ import pytest
 from tests.acceptance.cli import Cli, Worker
 
 pytestmark = pytest.mark.timeout(150)
+ALL_STARTS_ARE_FRESH = True
 
 Rows = Callable[[str], list[asyncpg.Record]]
 

@@ -15,6 +15,7 @@ import pytest
 from tests.acceptance.cli import Cli
 
 pytestmark = pytest.mark.timeout(120)
+ALL_STARTS_ARE_FRESH = True
 
 
 # A server that does not answer is nobody's typing mistake: the same words do it when it is back.
@@ -44,7 +45,8 @@ def alone() -> Cli:
             "TIDEGATE_APP": "small:app",
             "TIDEGATE_KAFKA_BOOTSTRAP": nobody,
             "TIDEGATE_POSTGRES_DSN": f"postgresql://tidegate:secret-word@{nobody}/shop",
-        }
+        },
+        is_warm=False,
     )
 
 
@@ -73,7 +75,7 @@ def test_server_that_hangs_up_is_no_riddle(setting: str, address: str, command: 
     with socket.create_server(("127.0.0.1", 0)) as listening:
         Thread(target=_hang_up, args=[listening], daemon=True).start()
         port = f"127.0.0.1:{listening.getsockname()[1]}"
-        wrong = Cli({**alone.environment, setting: address.format(port)})
+        wrong = Cli({**alone.environment, setting: address.format(port)}, is_warm=False)
         message = _refusal(wrong, *command, code=FAILED)
     # Which of the two it is depends on who is faster.
     assert "closed the connection without a word" in message or "reset by peer" in message
@@ -99,7 +101,7 @@ def test_folder_that_shadows_us_is_named(alone: Cli, tmp_path: Path) -> None:
     (tmp_path / "dlq").mkdir()
     (tmp_path / "dlq" / "letters_of_mine.py").write_text("")
     (tmp_path / "shop.py").write_text("import dlq.letters_of_mine\n")
-    message = _refusal(Cli(alone.environment, tmp_path), "run", "--all", "--app", "shop:app")
+    message = _refusal(Cli(alone.environment, tmp_path, is_warm=False), "run", "--all", "--app", "shop:app")
     assert str(tmp_path / "dlq") in message
 
 

@@ -51,7 +51,7 @@ def old_cli(ready_cli: Cli, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     with tarfile.open(fileobj=io.BytesIO(_git("archive", _commit_before_the_newest_migration()))) as archive:
         archive.extractall(old, filter="data")
     folder = old / "tests" / "acceptance" / "apps"
-    made = Cli({**ready_cli.environment, "PYTHONPATH": str(old)}, folder)
+    made = Cli({**ready_cli.environment, "PYTHONPATH": str(old)}, folder, is_warm=False)
     assert _location(made).startswith(str(old)), "today's code would be tried on today's schema"
     yield made
     made.close()
@@ -102,5 +102,5 @@ def test_jobs_by_the_clock_of_old_code_work_on_the_new_schema(ready_cli: Cli, ol
 
 
 def _location(cli: Cli) -> str:
-    done = cli._start(["-c", "import tidegate; print(tidegate.__file__)"], {})
+    done = cli.start_python("-c", "import tidegate; print(tidegate.__file__)")
     return done.communicate()[0]
