@@ -26,7 +26,7 @@ from tidegate.stack.state import StackFolder
 
 ROOT = Path(__file__).resolve().parents[1]
 _MEMORY = Path("/dev/shm")  # noqa: S108  # the place of memory on Linux; what is made there has its owner in its name
-# A run of all tests has left a third of it; Postgres keeps up to 1 GB of its log before it begins again.
+# A few databases of 10 MB at a time, and 1 GB of Postgres' log before it begins again; the tests want memory, too.
 _ROOM_BYTES = 4 << 30
 _CACHE = ROOT / ".pytest_cache" / "v" / "cache" / "lastfailed"
 _TESTS_FAILED = 1
