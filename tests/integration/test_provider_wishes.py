@@ -61,14 +61,15 @@ async def test_pages_that_bring_nothing_keep_to_the_rate(shop: Records) -> None:
         times.append(asyncio.get_running_loop().time())
 
     shop.company.before_answer = note
-    spacing = RateLimit(10).spacing.total_seconds()
+    spacing, began_at = RateLimit(10).spacing.total_seconds(), asyncio.get_running_loop().time()
 
     assert await shop.sync(catalogue_job(rate_limit=RateLimit(10))) is RunState.DONE
 
     places = "SELECT extract(epoch FROM next_at - $1)::float8 FROM tidegate.provider"
     began = (await shop.run())["started_at"]
     assert len(times) == 4
-    assert times[-1] - times[0] >= 3 * spacing - spacing / 2
+    # Not since the first call: one that arrives late, on a busy machine, holds up no place behind it.
+    assert times[-1] - began_at >= 3 * spacing - spacing / 10
     assert await shop.pool.fetchval(places, began) >= 4 * spacing
 
 
