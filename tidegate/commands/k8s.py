@@ -97,7 +97,8 @@ def job_command(
         list[str] | None, typer.Option(metavar="SECRET", rich_help_panel=_RELEASE, help="For the image; repeat.")
     ] = None,
     drain_seconds: Annotated[
-        int | None, typer.Option(min=0, rich_help_panel=_RELEASE, help="drainTimeoutSeconds; 20. Killed 10 s later.")
+        int | None,
+        typer.Option(min=1, max=600, rich_help_panel=_RELEASE, help="drainTimeoutSeconds; 20. Killed 10 s later."),
     ] = None,
     task: Annotated[
         str,

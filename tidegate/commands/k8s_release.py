@@ -118,7 +118,7 @@ def release_in_words(said: Said) -> Release:
             "securityContext": _SECURITY,
             "volumeMounts": [_TMP_MOUNT, mount] if files else [_TMP_MOUNT],
         },
-        grace_seconds=_grace(said.drain_seconds or 20),
+        grace_seconds=_grace(20 if said.drain_seconds is None else said.drain_seconds),
     )
 
 
