@@ -14,7 +14,7 @@ sum. (LABELS, as `namespace="…",service="…"`) */}}
   unit: s
   queries:
     - {legend: "{{ "{{job}}" }}", expr: 'max by (job) (tidegate_reader_seconds_behind{ {{- $of -}} })'}
-    - {legend: "{{ "{{job}}" }} may be", expr: 'max by (job) (tidegate_freshness_sla_seconds{ {{- $of -}} })'}
+    - {legend: "{{ "{{job}}" }} may be", expr: 'max by (job) (tidegate_freshness_sla_seconds{ {{- $of -}} }) and on (job) max by (job) (tidegate_reader_seconds_behind{ {{- $of -}} })'}
 - title: Freshness budget
   told: How fast bad seconds use it up. At 1 it just lasts, at 14.4 a month's is gone in two days.
   unit: none
@@ -93,7 +93,8 @@ sum. (LABELS, as `namespace="…",service="…"`) */}}
   "gridPos" (dict "x" (mul (mod $place 3) 8) "y" (mul (div $place 3) 8) "w" 8 "h" 8)
   "fieldConfig" (dict "defaults" (dict "unit" $panel.unit "min" 0) "overrides" list)) -}}
 {{- end -}}
-{{- $jobs := printf "label_values(tidegate_seconds_behind{%s}, job)" $of -}}
+{{- /* Jobs on topics tell the one, jobs by the clock the other. */ -}}
+{{- $jobs := printf "label_values({__name__=~\"tidegate_seconds_behind|tidegate_runs_due\",%s}, job)" $of -}}
 {{- $variables := list
   (dict "name" "datasource" "type" "datasource" "query" "prometheus" "label" "Prometheus")
   (dict "name" "job" "type" "query" "datasource" $source "query" (dict "query" $jobs "refId" "jobs") "definition" $jobs
