@@ -45,7 +45,7 @@ def sent(offset: int, tenant: str, correlation_id: str) -> SentRecord:
 
 
 async def test_span_of_a_batch_says_whose_events_it_holds(make_road: MakeRoad, monkeypatch: pytest.MonkeyPatch) -> None:
-    """JOBS.md section 8: correlation id, tenant and run are what a trace is looked for by."""
+    """Correlation id, tenant and run are what a trace is looked for by."""
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
@@ -64,7 +64,7 @@ async def test_span_of_a_batch_says_whose_events_it_holds(make_road: MakeRoad, m
 
 
 async def test_checkpoint_of_a_partition_is_a_metric(pool: Pool, database: str) -> None:
-    """JOBS.md section 6: up to where a job has come is seen without a look into its tables."""
+    """Up to where a job has come is seen without a look into its tables."""
     broker = MemoryBroker()
     broker.create_topic("notes", partitions=1)
     await broker.writer().write([noted("notes", 1), noted("notes", 2)])

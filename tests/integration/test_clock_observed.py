@@ -77,7 +77,7 @@ async def run_of(shop: Workshop, job: ScheduledJob, metrics: Metrics) -> tuple[R
 async def test_run_is_told_by_logs_metrics_and_one_span(
     shop: Workshop, spans: Callable[[], tuple[ReadableSpan, ...]]
 ) -> None:
-    """JOBS.md section 6: whoever looks for one run finds it in all three, by its number and its correlation id."""
+    """Whoever looks for one run finds it in all three, by its number and its correlation id."""
     await shop.prepare(acme=5)
     metrics = Metrics()
     job = minutely(batch_size=2)
@@ -101,7 +101,7 @@ async def test_run_is_told_by_logs_metrics_and_one_span(
 
 
 async def test_run_that_failed_tells_where_it_stands(shop: Workshop) -> None:
-    """JOBS.md section 6: what a retry goes on behind is in the line that says why the run ended."""
+    """What a retry goes on behind is in the line that says why the run ended."""
     await shop.prepare(acme=5)
 
     async def refuse(order: str, _: Context[None]) -> None:
@@ -120,8 +120,8 @@ async def test_run_that_failed_tells_where_it_stands(shop: Workshop) -> None:
 
 
 async def test_success_of_the_scope_that_has_waited_longest_is_held_to_the_sla(shop: Workshop) -> None:
-    """JOBS.md section 3: nineteen tenants with a fresh report hide no twentieth without one; nor does a run that was
-    told something, or that did single items again."""
+    """Nineteen tenants with a fresh report hide no twentieth without one; nor does a run that was told something, or
+    that did single items again."""
     scopes = [Scope("acme"), Scope("zebra"), Scope("gone")]
     job = minutely(scopes=scopes[:2], freshness_sla=timedelta(hours=26))
     scheduler = await Schedulers(shop.pool, shop.clock).start(job)

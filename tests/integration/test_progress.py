@@ -36,7 +36,7 @@ async def note(_: Note, __: Context[None]) -> None:
 
 
 async def test_progress_of_a_job_by_the_clock_is_told_by_scope(pool: Pool) -> None:
-    """JOBS.md section 6: whoever asks at night where a run stands gets the key, and of a provider the cursor."""
+    """Whoever asks at night where a run stands gets the key, and of a provider the cursor."""
     shop = Workshop(pool)
     await shop.prepare(acme=3)
     job = minutely()

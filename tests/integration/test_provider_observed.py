@@ -32,8 +32,8 @@ def calls(shop: Records, outcome: str) -> float:
 
 
 async def test_calls_are_counted_by_what_came_of_them_and_pages_told(shop: Records) -> None:
-    """JOBS.md sections 6 and 8: a provider that throttles or fails shows before its circuit opens, and where a run
-    stands in its answer is in the log of each page and at the end."""
+    """A provider that throttles or fails shows before its circuit opens, and where a run stands in its answer is in the
+    log of each page and at the end."""
     shop.sell(*range(10))
     shop.company.faults += [Fault(429, {"Retry-After": "1"}), Fault(503)]
 

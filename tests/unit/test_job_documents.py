@@ -220,8 +220,8 @@ def test_every_metric_and_log_event_that_is_named_exists(clocked: App) -> None:
 
 
 def test_observability_is_complete_for_every_kind(clocked: App) -> None:
-    """JOBS.md section 8: duration, items, errors, backlog, lock contention; traces by tenant, correlation id and run;
-    where the checkpoint is read; and of a provider its breaker and what it throttles."""
+    """Duration, items, errors, backlog, lock contention; traces by tenant, correlation id and run; where the checkpoint
+    is read; and of a provider its breaker and what it throttles."""
     for app, job in every_job(clocked):
         text = document(Sheet(app, job, Language.EN)).split("## Observability")[1].split("## Runbooks")[0]
         for measure in ("duration", "processed", "errors", "backlog", "lock contention", "circuit breakers"):
@@ -318,7 +318,7 @@ def test_fields_of_every_kind_of_model() -> None:
 
 
 def test_registry_has_all_fields_of_the_standard_for_every_kind(clocked: App) -> None:
-    """JOBS.md section 3, and what section 2 asks of each kind."""
+    """What is asked of a job by whoever keeps the registry, and beside it what its kind alone has to say."""
     needs = {
         "ConsumerJob": {"idempotency", "retry policy", "dead-letter policy"},
         "ProjectionJob": {"freshness objective", "replay", "backfill"},

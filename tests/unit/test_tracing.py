@@ -37,7 +37,7 @@ def test_batch_is_one_span_linked_to_its_producers(exporter: InMemorySpanExporte
 
 
 def test_batch_tells_whose_events_it_holds(exporter: InMemorySpanExporter) -> None:
-    """JOBS.md section 8: a trace is looked for by tenant or correlation id, and a big batch makes no big span."""
+    """A trace is looked for by tenant or correlation id, and a big batch makes no big span."""
     ids = [f"c{number}" for number in range(1000)]
     with batch_span([], {"tidegate.run": 0}, lambda: {"tidegate.tenant": ["acme", None, "acme", "zebra"], "ids": ids}):
         pass
