@@ -100,20 +100,6 @@ def test_guide_of_jobs_by_the_clock_shows_its_examples_line_by_line() -> None:
     assert _blocks(_GUIDE, "sql") == [_read("examples/by_the_clock/migrations/0001_account.sql")]
 
 
-def test_guide_of_jobs_by_the_clock_types_options_that_there_are() -> None:
-    """It is what a newcomer types first."""
-    typed = [line for block in _blocks(_GUIDE, "sh") for line in block.splitlines() if line.startswith("tidegate ")]
-    known = {name: load_command(name, COMMANDS[name]) for name in {line.split()[1] for line in typed}}
-
-    assert len(typed) > 5
-    for line in typed:
-        words = line.partition(" #")[0].split()
-        command = known[words[1]]
-        command = command.commands[words[2]] if isinstance(command, TyperGroup) else command
-        options = {name for parameter in command.params for name in parameter.opts}
-        assert {word for word in words if word.startswith("--")} <= options, line
-
-
 @pytest.mark.parametrize("document", _DOCUMENTS)
 def test_links_lead_somewhere(document: str) -> None:
     """A link to a file or section that is gone says that nobody reads the documents."""
