@@ -16,7 +16,7 @@ import structlog
 from tidegate.jobs.clockwork.declaration import ClockJob, ProviderSyncJob
 from tidegate.jobs.clockwork.provider.calling import CallOutcome
 from tidegate.jobs.clockwork.runner import work_off
-from tidegate.jobs.clockwork.runs import HEARTBEAT, ClaimedRun, Found, RunState, Tally
+from tidegate.jobs.clockwork.runs import HEARTBEAT, ClaimedRun, Found, RunState, Tally, names_of
 from tidegate.jobs.clockwork.scheduler import Scheduler
 from tidegate.jobs.clockwork.success import Successes
 from tidegate.jobs.clockwork.units import RunHands
@@ -134,9 +134,7 @@ class ClockHost:
             self._metrics.run_contention.labels(self._scheduler.jobs[number].code).inc(runs)
 
     async def _work(self, run: ClaimedRun) -> None:
-        job, scope = self._hands[run.job].job.code, run.scope
-        told = {"job": job, "run": run.id, "correlation_id": str(run.correlation_id)}
-        told |= {"tenant": scope.tenant, "brand": scope.brand}
+        told = names_of(self._hands[run.job].job.code, run)
         try:
             await work_off(self._hands[run.job], run, ttl=self._pace.lease_ttl)
         except Transient as error:

@@ -25,6 +25,7 @@ from tidegate.jobs.clockwork.runs import (
     give_back_items,
     is_outbox_full,
     items_of_replay,
+    names_of,
     put_back,
     retry_run,
     state_under,
@@ -71,13 +72,7 @@ async def work_off(hands: RunHands, run: ClaimedRun, *, ttl: timedelta = LEASE_T
     The lease must have been claimed just now. Whatever this process does after another has taken it is rolled back.
     """
     lease = Lease(hands.pool, run.lock_name, holder=str(run.id), ttl=ttl)
-    told: dict[str, AttributeValue] = {
-        "job": hands.job.code,
-        "run": run.id,
-        "correlation_id": str(run.correlation_id),
-        "tenant": run.scope.tenant,
-        "brand": run.scope.brand,
-    }
+    told = names_of(hands.job.code, run)
     with structlog.contextvars.bound_contextvars(**told), run_span(_attributes(told)) as span:
         began = hands.clock.monotonic()
         _log.info(logs.RUN_STARTED, trigger=run.trigger, attempt=run.attempt, missed=run.missed)

@@ -137,6 +137,17 @@ class Stalled(NamedTuple):
     correlation_id: UUID
 
 
+def names_of(code: str, run: ClaimedRun | Stalled) -> dict[str, str | int]:
+    """By what a run is found in logs and traces, whoever tells of it."""
+    return {
+        "job": code,
+        "run": run.id,
+        "correlation_id": str(run.correlation_id),
+        "tenant": run.scope.tenant,
+        "brand": run.scope.brand,
+    }
+
+
 async def look(connection: Connection, jobs: Sequence[JobId], *, now: datetime) -> Found:
     """Returns what there is to do for `jobs`: all that an idle scheduler asks."""
     row = await connection.fetchrow(_QUERIES["look"], list(jobs), now)

@@ -27,6 +27,7 @@ from tidegate.jobs.clockwork.runs import (
     end_stalled,
     give_back_items,
     look,
+    names_of,
     retry_run,
 )
 from tidegate.jobs.clockwork.schedule import Occurrence, each_occurrence, jitter, newest_occurrence
@@ -169,7 +170,7 @@ class Scheduler:
                 else:
                     await give_back_items(connection, run.id)
         for run in stalled:
-            _log.warning(logs.RUN_STALLED, **_told(self._jobs[run.job], run))
+            _log.warning(logs.RUN_STALLED, **names_of(self._jobs[run.job].code, run))
         return stalled
 
     def _hear(self, now: datetime) -> None:
@@ -254,17 +255,6 @@ class Scheduler:
         with translated_errors("schedule"):
             async with self._pool.acquire(timeout=10) as connection, connection.transaction():
                 yield connection
-
-
-def _told(job: ClockJob, run: Stalled) -> Mapping[str, object]:
-    scope = run.scope
-    return {
-        "job": job.code,
-        "run": run.id,
-        "correlation_id": str(run.correlation_id),
-        "tenant": scope.tenant,
-        "brand": scope.brand,
-    }
 
 
 def _delay(job: ClockJob, scope: Scope, scheduled_at: datetime) -> timedelta:
