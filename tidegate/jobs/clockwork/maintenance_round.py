@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 
 from dlq.cause import cause_of
-from tidegate.jobs.clockwork.runner import Ending
-from tidegate.jobs.clockwork.runs import ClaimedRun, RunState, Tally, Wish, settle_unit
+from tidegate.jobs.clockwork.runner import Ending, asked_to_end
+from tidegate.jobs.clockwork.runs import ClaimedRun, RunState, Tally, settle_unit
 from tidegate.jobs.clockwork.units import RunHands
 from tidegate_kernel.errors import Misconfigured, Reason, Transient
 from tidegate_kernel.rounds import Tell
@@ -51,14 +51,5 @@ class UpkeepRoad:
         async with self._hands.transaction() as connection:
             wish = await settle_unit(connection, self._run, Tally(processed=removed), cursor=None)
         self._hands.metrics.run_items.labels(self._hands.job.code, "processed").inc(removed)
-        if (ending := self._wanted(wish)) is not None:
+        if (ending := asked_to_end(self._hands, wish)) is not None:
             raise _Ended(ending)
-
-    def _wanted(self, wish: Wish) -> Ending | None:
-        if wish.cancelled_by is not None:
-            return Ending(RunState.CANCELLED, why=f"asked for by {wish.cancelled_by}")
-        if wish.is_paused:
-            return Ending(RunState.DUE, why="the job is paused")
-        if self._hands.stop.is_set():
-            return Ending(RunState.DUE, why="the process is to end")
-        return None

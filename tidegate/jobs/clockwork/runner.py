@@ -156,6 +156,17 @@ def logged(checkpoint: str | None) -> str | None:
     return None if checkpoint is None else checkpoint[:_LONGEST_LOGGED]
 
 
+def asked_to_end(hands: RunHands, wish: Wish) -> Ending | None:
+    """How the run ends between two of its transactions, where somebody or the process wants it; None: it goes on."""
+    if wish.cancelled_by is not None:
+        return Ending(RunState.CANCELLED, why=f"asked for by {wish.cancelled_by}")
+    if wish.is_paused:
+        return Ending(RunState.DUE, why="the job is paused")
+    if hands.stop.is_set():
+        return Ending(RunState.DUE, why="the process is to end")
+    return None
+
+
 class Road:
     """The batches of one run."""
 
@@ -185,17 +196,8 @@ class Road:
 
     async def _work_batch(self, batch: Sequence[Item]) -> Ending | None:
         for unit in units_of(batch, is_batch=self._hands.job.unit == "batch"):
-            if (ending := self._asked_to_end(await self._units.do(unit))) is not None:
+            if (ending := asked_to_end(self._hands, await self._units.do(unit))) is not None:
                 return ending
-        return None
-
-    def _asked_to_end(self, wish: Wish) -> Ending | None:
-        if wish.cancelled_by is not None:
-            return Ending(RunState.CANCELLED, why=f"asked for by {wish.cancelled_by}")
-        if wish.is_paused:
-            return Ending(RunState.DUE, why="the job is paused")
-        if self._hands.stop.is_set():
-            return Ending(RunState.DUE, why="the process is to end")
         return None
 
     async def _replay(self) -> Ending:
@@ -204,7 +206,7 @@ class Road:
             for identity, page_after in waiting:
                 item = await self._found_again(identity, page_after)
                 wish = await (self._units.miss(identity) if item is None else self._units.do([item]))
-                if (ending := self._asked_to_end(wish)) is not None:
+                if (ending := asked_to_end(self._hands, wish)) is not None:
                     return ending
         return Ending(RunState.DONE)
 

@@ -12,12 +12,12 @@ from consumers.decoding import Arrival
 from consumers.routes import Route
 from tidegate.jobs.blaming import Blaming
 from tidegate.jobs.clockwork.declaration import ProviderSyncJob, Pull
-from tidegate.jobs.clockwork.items import Item, Items, units_of
+from tidegate.jobs.clockwork.items import Item, Items
 from tidegate.jobs.clockwork.provider.calling import Calls, LeftAlone, Supply
 from tidegate.jobs.clockwork.provider.cursor import SyncCursor, forget_replaced, move_cursor, read_cursor
 from tidegate.jobs.clockwork.provider.pulling import PageGone, Pulled
 from tidegate.jobs.clockwork.provider.question import Question, Way
-from tidegate.jobs.clockwork.runner import Ending, Road, logged
+from tidegate.jobs.clockwork.runner import Ending, Road, asked_to_end, logged
 from tidegate.jobs.clockwork.runs import ClaimedRun, RunState, cursor_of, progress_of
 from tidegate.jobs.clockwork.units import RunHands
 from tidegate_kernel import logs
@@ -112,7 +112,7 @@ class ProviderRoad(Road):
                 if (ending := await self._work_items(found)) is not None:
                     return ending
             for identity in sorted(wanted):
-                if (ending := self._asked_to_end(await self._units.miss(identity))) is not None:
+                if (ending := asked_to_end(self._hands, await self._units.miss(identity))) is not None:
                     return ending
         return Ending(RunState.DONE)
 
@@ -121,7 +121,7 @@ class ProviderRoad(Road):
         async with self._hands.transaction() as connection:
             await self._require_room(connection)
             _, wish = await progress_of(connection, self._run)
-        return self._asked_to_end(wish)
+        return asked_to_end(self._hands, wish)
 
     async def _pull(self, question: Question) -> Pulled:
         pulled = await self._calls.pull(self._pulls.page_of(question))
@@ -138,12 +138,7 @@ class ProviderRoad(Road):
         return None
 
     async def _work_items(self, items: Sequence[Item]) -> Ending | None:
-        if not items:
-            return None
-        for unit in units_of(items, is_batch=self._job.unit == "batch"):
-            if (ending := self._asked_to_end(await self._units.do(unit))) is not None:
-                return ending
-        return None
+        return await self._work_batch(items) if items else None
 
     def _items_of(self, pulled: Pulled, question: Question, following: Question | None) -> Sequence[Item]:
         page = self._pulls.page_of(question)
