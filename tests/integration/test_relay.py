@@ -422,7 +422,7 @@ async def test_a_missing_topic_gets_its_records_once_it_exists(
         await clock.sleep(60)
         assert await relay.relay_once() == 2
 
-    assert took < 5
+    assert took < 20, "the client alone asks for half a minute"
     assert [r.value for r in await read_partition(settings, missing)] == [b"1", b"2"]
     assert [r.value for r in await read_partition(settings, there)] == [b"3"]
 
