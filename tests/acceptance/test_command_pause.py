@@ -138,9 +138,9 @@ def test_pause_survives_a_restart_and_ends_with_resume(operator: Cli, rows: Rows
 
 
 def test_pause_for_a_while_ends_by_itself(workers: list[Worker], operator: Cli, rows: Rows) -> None:
-    """--for 6s: nobody has to remember it."""
+    """--for 15s: nobody has to remember it."""
     _until(rows, _OWNERS, [2])
-    paused = operator.json("pause", "ledger", "--reason", "a moment", "--for", "6s")
+    paused = operator.json("pause", "ledger", "--reason", "a moment", "--for", "15s")
     for worker in workers:
         worker.wait_for("partition.paused")  # obeyed within two seconds
     _send(operator, "after-a-moment")
