@@ -20,17 +20,9 @@ if TYPE_CHECKING:
     from projections.elasticsearch import Elasticsearch
     from projections.writes import Delete, Upsert, Write
     from tidegate.app import App
-    from tidegate.jobs.clockwork.declaration import (
-        ByRule,
-        Circuit,
-        MaintenanceJob,
-        Occasion,
-        Page,
-        ProviderSyncJob,
-        Pull,
-        RateLimit,
-        ScheduledJob,
-    )
+    from tidegate.jobs.clockwork.declaration import Occasion, Page, ScheduledJob
+    from tidegate.jobs.clockwork.maintenance_job import ByRule, MaintenanceJob
+    from tidegate.jobs.clockwork.provider.declaration import Circuit, ProviderSyncJob, Pull, RateLimit
     from tidegate.jobs.clockwork.provider.http import HttpProvider
     from tidegate.jobs.clockwork.provider.pulling import AccessRefused, PageGone, ProviderAway, Pulled, Throttled
     from tidegate.jobs.clockwork.schedule import Cron, Every
@@ -115,9 +107,9 @@ _HOMES = {
     "projections.elasticsearch": "Elasticsearch",
     "projections.writes": "Delete Upsert Write",
     "tidegate.app": "App",
-    "tidegate.jobs.clockwork.declaration": (
-        "ByRule Circuit MaintenanceJob Occasion Page ProviderSyncJob Pull RateLimit ScheduledJob"
-    ),
+    "tidegate.jobs.clockwork.declaration": "Occasion Page ScheduledJob",
+    "tidegate.jobs.clockwork.maintenance_job": "ByRule MaintenanceJob",
+    "tidegate.jobs.clockwork.provider.declaration": "Circuit ProviderSyncJob Pull RateLimit",
     "tidegate.jobs.clockwork.provider.http": "HttpProvider",
     "tidegate.jobs.clockwork.provider.pulling": "AccessRefused PageGone ProviderAway Pulled Throttled",
     "tidegate.jobs.clockwork.schedule": "Cron Every",

@@ -15,7 +15,8 @@ from consumers.topics import RecordTime, Topic
 from projections.folds.codec import StateCodec
 from projections.sink import NO_SINK
 from tidegate.jobs.clockwork.checking import check_clock_job, check_providers
-from tidegate.jobs.clockwork.declaration import ClockJob, MaintenanceJob
+from tidegate.jobs.clockwork.declaration import ClockJob
+from tidegate.jobs.clockwork.maintenance_job import MaintenanceJob
 from tidegate.jobs.clockwork.maintenance_upkeep import RESERVED, upkeep_jobs
 from tidegate.jobs.commands import commands_of
 from tidegate.jobs.declaration import ConsumerJob, Dependency, FoldJob, Job, OnceJob, ProjectionJob, SinkJob, Tier

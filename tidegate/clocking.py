@@ -13,10 +13,11 @@ from consumers.judging import Judge
 from consumers.outages import POSTGRES, Outages, Probe
 from tidegate.app import App
 from tidegate.jobs.clockwork.checking import handlers_of
-from tidegate.jobs.clockwork.declaration import ClockJob, ProviderSyncJob
+from tidegate.jobs.clockwork.declaration import ClockJob
 from tidegate.jobs.clockwork.host import RUNS_AT_ONCE, ClockHost, Pace
 from tidegate.jobs.clockwork.letters import LetterHome
 from tidegate.jobs.clockwork.provider.calling import Supply, gate_of
+from tidegate.jobs.clockwork.provider.declaration import ProviderSyncJob
 from tidegate.jobs.clockwork.provider.road import ProviderRoad
 from tidegate.jobs.clockwork.scheduler import Scheduler
 from tidegate.jobs.clockwork.success import Successes

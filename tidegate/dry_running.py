@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from tidegate.app import App
 from tidegate.clocking import hands_of
-from tidegate.jobs.clockwork.declaration import MaintenanceJob
+from tidegate.jobs.clockwork.maintenance_job import MaintenanceJob
 from tidegate.jobs.clockwork.maintenance_preview import Preview, Supposed, preview
 from tidegate.jobs.clockwork.maintenance_upkeep import RESERVED
 from tidegate.jobs.clockwork.requests import RunRequest, check_request

@@ -18,8 +18,8 @@ from tests.integration.clockwork import Schedulers, Workshop, until
 from tests.integration.test_letter_retention import keep, make_job, states
 from tidegate import App, Every
 from tidegate.jobs.clockwork import maintenance_upkeep
-from tidegate.jobs.clockwork.declaration import MaintenanceJob
 from tidegate.jobs.clockwork.history import RunRecord, recent_runs
+from tidegate.jobs.clockwork.maintenance_job import MaintenanceJob
 from tidegate.jobs.clockwork.maintenance_round import Round, UpkeepRoad
 from tidegate.jobs.clockwork.requests import cancel_run
 from tidegate.jobs.clockwork.runner import work_off

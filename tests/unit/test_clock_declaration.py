@@ -8,15 +8,9 @@ from typing import Any
 
 import pytest
 
-from tidegate.jobs.clockwork.declaration import (
-    ByRule,
-    Circuit,
-    MaintenanceJob,
-    Occasion,
-    ProviderSyncJob,
-    RateLimit,
-    ScheduledJob,
-)
+from tidegate.jobs.clockwork.declaration import Occasion, ScheduledJob
+from tidegate.jobs.clockwork.maintenance_job import ByRule, MaintenanceJob
+from tidegate.jobs.clockwork.provider.declaration import Circuit, ProviderSyncJob, RateLimit
 from tidegate.jobs.clockwork.schedule import Cron, Every
 from tidegate.jobs.clockwork.scopes import AcrossScopes, lock_name, scopes_of
 from tidegate_kernel.errors import Misconfigured

@@ -17,7 +17,9 @@ import pytest
 from examples.shop.app import app as shop
 from scripts.metrics_doc import families
 from tidegate import AcrossScopes, App, Context, Cron, Every, Page, Scope, Text, answer, handle
-from tidegate.jobs.clockwork.declaration import ClockJob, MaintenanceJob, ProviderSyncJob, RateLimit, ScheduledJob
+from tidegate.jobs.clockwork.declaration import ClockJob, ScheduledJob
+from tidegate.jobs.clockwork.maintenance_job import MaintenanceJob
+from tidegate.jobs.clockwork.provider.declaration import ProviderSyncJob, RateLimit
 from tidegate.jobs.declaration import Job
 from tidegate.jobs.docs.coverage import Rule, covering_tests
 from tidegate.jobs.docs.documents import Repository, differing, document, documents_of, write

@@ -24,7 +24,8 @@ from tidegate import (
     handle_batch,
 )
 from tidegate.commands.dlq_output import say_what_is_not_shown
-from tidegate.jobs.clockwork.declaration import ClockJob, ProviderSyncJob, RateLimit
+from tidegate.jobs.clockwork.declaration import ClockJob
+from tidegate.jobs.clockwork.provider.declaration import ProviderSyncJob, RateLimit
 from tidegate.jobs.registry import registry, unchecked_requests, upkeep_registry
 from tidegate_kernel.errors import Misconfigured
 

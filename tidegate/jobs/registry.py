@@ -7,8 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tidegate.app import App
-from tidegate.jobs.clockwork.declaration import ClockJob, MaintenanceJob, ProviderSyncJob
+from tidegate.jobs.clockwork.declaration import ClockJob
+from tidegate.jobs.clockwork.maintenance_job import MaintenanceJob
 from tidegate.jobs.clockwork.maintenance_upkeep import is_upkeep
+from tidegate.jobs.clockwork.provider.declaration import ProviderSyncJob
 from tidegate.jobs.clockwork.scopes import AcrossScopes
 from tidegate.jobs.commands import commands_of
 from tidegate.jobs.declaration import ConsumerJob, FoldJob, Job, ProjectionJob, SinkJob, acts_once, batch_size_of

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from tidegate.jobs.clockwork.declaration import ClockJob, MaintenanceJob, ProviderSyncJob, ScheduledJob
+from tidegate.jobs.clockwork.declaration import ClockJob, ScheduledJob
+from tidegate.jobs.clockwork.maintenance_job import MaintenanceJob
+from tidegate.jobs.clockwork.provider.declaration import ProviderSyncJob
 from tidegate.jobs.commands import commands_of
 from tidegate.jobs.handlers import Handler
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
 from datetime import datetime, timedelta
@@ -33,7 +32,6 @@ _CHOICES = {
     "key_order": ("ascending", "of_query"),
 }
 _FUNCTIONS = ("query", "command", "key", "version")
-_PROVIDER_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
 _AT_LEAST_ONE = ("batch_size", "catch_up_limit", "run_attempts")
 _SPANS = ("jitter", "run_retry_delay", "max_duration", "handler_timeout", "history")
 # Postgres ends a transaction that is silent for longer than a handler may take; that limit is 24 days at most.
@@ -69,18 +67,6 @@ class Page:
     @property
     def scope(self) -> Scope:
         return self.occasion.scope
-
-
-@dataclass(frozen=True, slots=True)
-class Pull(Page):
-    """A page that a run wants of its provider: of all that has changed since `since`, the one that `after` stands for.
-
-    `since` None: of everything there is. `after`: what the provider called the next page; None: the first. `etag`: what
-    the provider said of its answer to this very question the last time, so that it may say that nothing has changed.
-    """
-
-    since: datetime | None = None
-    etag: str | None = None
 
 
 IdempotencyKeyOf: TypeAlias = Callable[[Any, Occasion], str]
@@ -206,7 +192,7 @@ class ClockJob(_Declared):
 
     def _check_times(self) -> None:
         for name in _SPANS:
-            self._check_span(name)
+            self.check_span(name)
         if self.jitter < timedelta(0):
             raise self.wrong("jitter", f"must not be negative, as {self.jitter}")
         if self.run_retry_delay < timedelta(0):
@@ -221,7 +207,7 @@ class ClockJob(_Declared):
             )
         self._check_sla()
 
-    def _check_span(self, name: str) -> None:
+    def check_span(self, name: str) -> None:
         """Raises Misconfigured for what no date can be reckoned with."""
         span = getattr(self, name)
         if not isinstance(span, timedelta):
@@ -232,7 +218,7 @@ class ClockJob(_Declared):
     def _check_sla(self) -> None:
         if self.freshness_sla is None:
             return
-        self._check_span("freshness_sla")
+        self.check_span("freshness_sla")
         if not timedelta(0) < self.freshness_sla < self.history:
             raise self.wrong(
                 "freshness_sla",
@@ -245,7 +231,7 @@ class ClockJob(_Declared):
     def _check_scopes(self) -> None:
         if isinstance(self.scopes, AcrossScopes) or callable(self.scopes):
             return
-        _require_scopes(self, "scopes", self.scopes)
+        require_scopes(self, "scopes", self.scopes)
         if not self.scopes or NO_SCOPE in self.scopes:
             raise self.wrong("scopes", "names no tenant; AcrossScopes(reason) says that one run works on all of them")
 
@@ -284,174 +270,7 @@ class ScheduledJob(ClockJob):
     """Does something to each of many items, by the clock: a nightly reconciliation. `ClockJob` explains the fields."""
 
 
-# Longer than the retries of a run go on. After that nobody asks: what was removed is gone.
-_REMOVALS_KEPT = timedelta(days=1)
-
-
-@dataclass(frozen=True, slots=True)
-class ByRule:
-    """How long something is kept stands in the data, as an export's own end does; `words` tell people the rule."""
-
-    words: Words
-
-    def __post_init__(self) -> None:
-        if not str(self.words).strip():
-            raise Misconfigured("ByRule needs words: what says how long each item is kept?")
-
-    def __str__(self) -> str:
-        return str(self.words)
-
-
-@dataclass(frozen=True, kw_only=True)
-class MaintenanceJob(ClockJob):
-    """Removes what has been kept for long enough, in chunks of `batch_size`. `ClockJob` explains the other fields.
-
-    `retention`: for how long, a hundred years at most, or `ByRule(words)`. With a period its query takes what is older
-    than `page.occasion.expired_before`: reckoned from the occasion, and never from a time that the database has not
-    reached.
-    Handlers of its commands remove; `handle_batch` gets a whole chunk. A chunk is one transaction, with its checkpoint.
-    What cannot be removed is tried again by the next run, unless `partial_failure` says otherwise.
-
-    `is_sensitive`: whether what it removes is somebody's data. Then each chunk that removed something has a row in the
-    audit, in its transaction: job, run, tenant and how many, and nothing of what it was. An item's `key` stands in
-    Tidegate's own tables for a day, or while it cannot be removed; that of the last one until the next run. Let it be
-    an id, not a name.
-    """
-
-    retention: timedelta | ByRule
-    is_sensitive: bool
-    partial_failure: PartialFailure = "continue"
-    unit: Unit = "batch"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._check_retention()
-        if self.checkpoint == "job":
-            raise self.wrong("checkpoint", "must be 'run': what could not be removed is behind the last run's end")
-
-    def _check_retention(self) -> None:
-        kept = self.retention
-        if isinstance(kept, ByRule):
-            return
-        if not isinstance(kept, timedelta):
-            raise self.wrong(
-                "retention",
-                f"must be a timedelta or ByRule(words), not {kept!r}: for how long is kept what it removes?",
-            )
-        if not timedelta(0) < kept <= LONGEST:
-            raise self.wrong(
-                "retention",
-                f"must be positive and {LONGEST.days} days at most, not {kept}; what is kept for ever needs no job",
-            )
-
-    @property
-    def results_kept(self) -> timedelta:
-        return min(_REMOVALS_KEPT, self.history)
-
-    @property
-    def forgets_failures(self) -> bool:
-        return self.forgets_items and self.partial_failure == "continue"
-
-    def expired_before(self, moment: datetime) -> datetime | None:
-        """What is older than this has been kept for long enough at `moment`; None where a rule decides."""
-        return moment - self.retention if isinstance(self.retention, timedelta) else None
-
-
-@dataclass(frozen=True, slots=True)
-class RateLimit:
-    """At most `calls` in any `per`, over all processes of the service: calls are spaced by `per / calls`."""
-
-    calls: int
-    per: timedelta = timedelta(seconds=1)
-
-    def __post_init__(self) -> None:
-        if self.calls < 1 or not timedelta(0) < self.per <= LONGEST:
-            raise Misconfigured(f"RateLimit({self.calls}, {self.per}): both must be positive, per a time that ends")
-
-    @property
-    def spacing(self) -> timedelta:
-        return self.per / self.calls
-
-
-@dataclass(frozen=True, slots=True)
-class Circuit:
-    """When a provider is left alone: `failures` calls in a row failed, whichever process made them.
-
-    After `rest` one call may try (half-open): if it fails, the rest doubles, up to `longest_rest`.
-    """
-
-    failures: int = 5
-    rest: timedelta = timedelta(seconds=15)
-    longest_rest: timedelta = timedelta(minutes=5)
-
-    def __post_init__(self) -> None:
-        if self.failures < 1 or not timedelta(0) < self.rest <= self.longest_rest <= LONGEST:
-            raise Misconfigured(
-                f"{self}: failures and rest must be positive, longest_rest not below rest, and a time that ends"
-            )
-
-
-@dataclass(frozen=True, kw_only=True)
-class ProviderSyncJob(ClockJob):
-    """Brings a provider's catalogue here, page by page. `ClockJob` explains the other fields.
-
-    `query(pull)` (pure) makes the query of a page, whose `fetch(…)` handler calls the provider once, outside of any
-    transaction. `key(item)` names the item, `version(item)` its state: an item is done once for each version, whatever
-    run meets it again. That is never forgotten.
-
-    `access`: the scopes that may use the provider; a run for any other is refused before the provider is called.
-    `reach_back`: how long before the start of the last successful run the next one begins to read. A failure stops the
-    run, unless `partial_failure` says otherwise: its cursor must not pass what it has not got. `checkpoint` "job": also
-    the next occasion's run goes on at the page where a broken one stopped, with that one's question; "run": only its
-    retries do. `rate_limit` and `circuit` are the provider's: jobs of one provider say the same.
-    """
-
-    provider: str
-    access: Sequence[Scope]
-    rate_limit: RateLimit
-    reach_back: timedelta
-    version: Callable[[Any], str]
-    query: Callable[[Pull], Any]  # type: ignore[assignment]  # asked with more than a Page
-    circuit: Circuit = field(default_factory=Circuit)
-    partial_failure: PartialFailure = "stop"
-    checkpoint: Progress = "job"
-    max_duration: timedelta = timedelta(minutes=30)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not _PROVIDER_NAME.fullmatch(self.provider):
-            raise self.wrong("provider", f"{self.provider!r} may hold lower-case letters, digits, '_' and '-'")
-        _require_scopes(self, "access", self.access)
-        if not self.access:
-            raise self.wrong("access", "is empty: nobody may use the provider")
-        self._check_span("reach_back")
-        if self.reach_back < timedelta(0):
-            raise self.wrong("reach_back", f"must not be negative, as {self.reach_back}")
-        if isinstance(self.scopes, AcrossScopes):
-            raise self.wrong("scopes", "must name tenants: access to a provider is a tenant's")
-        if not callable(self.scopes) and (closed := set(self.scopes) - set(self.access)):
-            raise self.wrong("scopes", f"hold {_named(closed)}, for which access does not open the provider")
-
-    @property
-    def forgets_items(self) -> bool:
-        return False
-
-    def no_access(self, scope: Scope) -> str:
-        """Why a run for `scope` is refused."""
-        return f"job {self.code!r}: tenant {scope.tenant!r} has no access to provider {self.provider!r}"
-
-    def item_identity(self, item: Any, occasion: Occasion) -> str:
-        if self.idempotency_key is not None:
-            return self.idempotency_key(item, occasion)
-        # The first space ends the key: else key "lp" of version "1 mono" and "lp 1" of "mono" would be one item.
-        key = f"{self.key(item)}".replace("%", "%25").replace(" ", "%20")
-        return f"{key} {self.version(item)}"
-
-
-def _named(scopes: Collection[Scope]) -> str:
-    return ", ".join(sorted(f"{each.tenant}/{each.brand}" if each.brand else each.tenant for each in scopes))
-
-
-def _require_scopes(job: ClockJob, name: str, listed: object) -> None:
+def require_scopes(job: ClockJob, name: str, listed: object) -> None:
+    """Raises Misconfigured, naming job and field, unless `listed` is a list of scopes."""
     if not isinstance(listed, Collection) or not all(isinstance(each, Scope) for each in listed):
         raise job.wrong(name, f"must be a list of tenants, as [Scope('acme')], not {listed!r}")

@@ -13,8 +13,9 @@ from datetime import datetime, timedelta
 
 import structlog
 
-from tidegate.jobs.clockwork.declaration import ClockJob, ProviderSyncJob
+from tidegate.jobs.clockwork.declaration import ClockJob
 from tidegate.jobs.clockwork.provider.calling import CallOutcome
+from tidegate.jobs.clockwork.provider.declaration import ProviderSyncJob
 from tidegate.jobs.clockwork.runner import work_off
 from tidegate.jobs.clockwork.runs import HEARTBEAT, ClaimedRun, Found, RunState, Tally, names_of
 from tidegate.jobs.clockwork.scheduler import Scheduler

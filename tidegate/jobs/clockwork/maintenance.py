@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from tidegate.jobs.clockwork.declaration import ClockJob, MaintenanceJob
+from tidegate.jobs.clockwork.declaration import ClockJob
+from tidegate.jobs.clockwork.maintenance_job import MaintenanceJob
 from tidegate.jobs.clockwork.runs import ClaimedRun
 from tidegate.jobs.clockwork.scopes import service_of
 from tidegate_kernel.audit import UnattendedAction, UnattendedDeed, note_unattended

@@ -9,9 +9,9 @@ from uuid import UUID
 
 from consumers.dispatch import HandlerFailed
 from tidegate.jobs.blaming import Blaming
-from tidegate.jobs.clockwork.declaration import MaintenanceJob
 from tidegate.jobs.clockwork.items import Item, Items
 from tidegate.jobs.clockwork.maintenance import expired_before
+from tidegate.jobs.clockwork.maintenance_job import MaintenanceJob
 from tidegate.jobs.clockwork.ordering import PageOrder
 from tidegate.jobs.clockwork.runs import ClaimedRun, ClockRunId, Trigger
 from tidegate.jobs.clockwork.units import RunHands

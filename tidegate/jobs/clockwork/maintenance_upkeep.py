@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
-from tidegate.jobs.clockwork.declaration import ByRule, ClockJob, MaintenanceJob, Page
+from tidegate.jobs.clockwork.declaration import ClockJob, Page
+from tidegate.jobs.clockwork.maintenance_job import ByRule, MaintenanceJob
 from tidegate.jobs.clockwork.schedule import Every
 from tidegate.jobs.clockwork.scopes import AcrossScopes
 from tidegate.jobs.text import Text, Words

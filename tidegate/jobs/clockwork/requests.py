@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple
 
-from tidegate.jobs.clockwork.declaration import ClockJob, ProviderSyncJob
+from tidegate.jobs.clockwork.declaration import ClockJob
 from tidegate.jobs.clockwork.inputs import read_input
+from tidegate.jobs.clockwork.provider.declaration import ProviderSyncJob
 from tidegate.jobs.clockwork.runs import ClockRunId, RunState, give_back_items
 from tidegate.jobs.clockwork.scheduler import register_clock_job
 from tidegate.jobs.clockwork.scopes import AcrossScopes, check_scope, is_storable, lock_name

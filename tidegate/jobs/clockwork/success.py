@@ -6,7 +6,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from tidegate.jobs.clockwork.declaration import ClockJob, ProviderSyncJob
+from tidegate.jobs.clockwork.declaration import ClockJob
+from tidegate.jobs.clockwork.provider.declaration import ProviderSyncJob
 from tidegate_kernel.event import JobId, Scope
 from tidegate_kernel.metrics import Metrics
 from tidegate_kernel.postgres import Pool, translated_errors

@@ -6,7 +6,9 @@ from collections.abc import Iterator, Sequence
 from datetime import timedelta
 
 from tidegate.app import App
-from tidegate.jobs.clockwork.declaration import ByRule, ClockJob, MaintenanceJob, ProviderSyncJob
+from tidegate.jobs.clockwork.declaration import ClockJob
+from tidegate.jobs.clockwork.maintenance_job import ByRule, MaintenanceJob
+from tidegate.jobs.clockwork.provider.declaration import ProviderSyncJob
 from tidegate.jobs.clockwork.runs import LEASE_TTL
 from tidegate.jobs.clockwork.schedule import Cron, Every
 from tidegate.jobs.clockwork.scopes import AcrossScopes

@@ -8,7 +8,9 @@ from datetime import timedelta
 from typing import Any
 
 from tidegate.app import App
-from tidegate.jobs.clockwork.declaration import ClockJob, MaintenanceJob, ProviderSyncJob
+from tidegate.jobs.clockwork.declaration import ClockJob
+from tidegate.jobs.clockwork.maintenance_job import MaintenanceJob
+from tidegate.jobs.clockwork.provider.declaration import ProviderSyncJob
 from tidegate.jobs.declaration import ConsumerJob, FoldJob, Job
 from tidegate.jobs.docs.coverage import Covering, Rule
 from tidegate.jobs.docs.english import ENGLISH

@@ -13,7 +13,7 @@ from consumers.batch import Attempts
 from consumers.decoding import Arrival
 from consumers.dispatch import HandlerFailed
 from consumers.failure import FailureClass, classify
-from tidegate.jobs.clockwork.declaration import ProviderSyncJob
+from tidegate.jobs.clockwork.provider.declaration import ProviderSyncJob
 from tidegate.jobs.clockwork.provider.gate import Admission, Gate
 from tidegate.jobs.clockwork.provider.pulling import PageGone, Pulled, Throttled
 from tidegate.jobs.clockwork.provider.retry_after import LEAST, LONGEST, UNSAID

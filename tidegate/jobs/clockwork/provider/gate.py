@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import NamedTuple
 
-from tidegate.jobs.clockwork.declaration import Circuit, RateLimit
+from tidegate.jobs.clockwork.provider.declaration import Circuit, RateLimit
 from tidegate_kernel.postgres import Connection, Pool, translated_errors
 from tidegate_kernel.queries import load_queries
 

@@ -11,10 +11,10 @@ import structlog
 from consumers.decoding import Arrival
 from consumers.routes import Route
 from tidegate.jobs.blaming import Blaming
-from tidegate.jobs.clockwork.declaration import ProviderSyncJob, Pull
 from tidegate.jobs.clockwork.items import Item, Items
 from tidegate.jobs.clockwork.provider.calling import Calls, LeftAlone, Supply
 from tidegate.jobs.clockwork.provider.cursor import SyncCursor, forget_replaced, move_cursor, read_cursor
+from tidegate.jobs.clockwork.provider.declaration import ProviderSyncJob, Pull
 from tidegate.jobs.clockwork.provider.pulling import PageGone, Pulled
 from tidegate.jobs.clockwork.provider.question import Question, Way
 from tidegate.jobs.clockwork.runner import Ending, Road, asked_to_end, logged
