@@ -124,8 +124,9 @@ class _Looked(Scheduler):
 class Workshop:
     """Everything that runs of one job are worked off with, on a table of orders by tenant.
 
-    `on_order` is what the handler does before it notes the order in `effect`. `pages`: behind which orders pages were
-    asked for. `looks`: when its hosts have looked for runs, by the database's clock.
+    `on_order` is what the handler does before it notes the order in `effect`, `on_page` what the query does first.
+    `pages`: behind which orders pages were asked for. `looks`: when its hosts have looked for runs, by the database's
+    clock.
     """
 
     pool: Pool
@@ -136,6 +137,7 @@ class Workshop:
     pages: list[str | None] = field(default_factory=list)
     looks: list[datetime] = field(default_factory=list)
     on_order: Callable[[str, Context[None]], Awaitable[None]] | None = None
+    on_page: Callable[[], Awaitable[None]] | None = None
     outbox_limit: int = OUTBOX_LIMIT
     most_replays: int = MOST_REPLAYS
     metrics: Metrics = field(default_factory=Metrics)
@@ -150,6 +152,8 @@ class Workshop:
 
     async def _orders(self, query: Orders, ctx: Context[None]) -> list[str]:
         self.pages.append(query.page.after)
+        if self.on_page is not None:
+            await self.on_page()
         rows = await ctx.db.fetch(
             "SELECT id FROM ord WHERE tenant = $1 AND id > coalesce($2, '') ORDER BY id LIMIT $3",
             query.page.scope.tenant,

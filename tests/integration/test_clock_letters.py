@@ -236,6 +236,26 @@ async def test_replay_finds_an_item_although_others_came_before_it(shop: Worksho
     assert shop.handled[3:] == ["o002"]
 
 
+async def test_cancelled_replay_ends_between_pages_without_its_item(shop: Workshop) -> None:
+    """It looks for one order behind all that came before it since: whoever cancels it does not wait for the end."""
+    shop.on_order = Closed("o002")
+    job = quarantining(batch_size=2)
+    scheduler, _ = await failed(shop, job)
+    await shop.pool.execute("INSERT INTO ord SELECT 'acme', 'o001-' || n FROM generate_series(1, 9) AS n")
+    await asked(shop, ItemChoice(job=job, scope=ACME))
+    (run,) = await scheduler.claim(1)
+    pages_before = len(shop.pages)
+
+    async def cancel() -> None:
+        await shop.pool.execute("UPDATE tidegate.job_run SET cancel_asked_by = 'alice' WHERE state = 'running'")
+
+    shop.on_page = cancel
+
+    assert await work_off(shop.hands(job), run) is RunState.CANCELLED
+    assert len(shop.pages) == pages_before + 1
+    assert "o002" not in shop.handled[3:]
+
+
 async def test_discarded_item_is_done_by_nobody_and_told(shop: Workshop) -> None:
     """A decision, by whoever may decide it; the topic alone says which letters still stand."""
     job = quarantining(idempotency_key=lambda order, _: f"pay {order}")

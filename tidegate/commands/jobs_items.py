@@ -42,6 +42,8 @@ ITEMS_EXAMPLES = examples("tidegate jobs items", "tidegate jobs items reconcile 
 REPLAY_EXAMPLES = examples(
     "tidegate jobs replay reconcile --tenant acme --all",
     "tidegate jobs replay reconcile --tenant acme --item 'order-1041' --reason 'the account is open again' --yes",
+    "tidegate jobs replay reconcile --tenant acme --letter 4be2a6d0-5f0a-8e63-9f0e-6f7f3c1f9b1d "
+    "--reason 'mended' --force --yes",
 )
 DISCARD_EXAMPLES = examples(
     "tidegate jobs discard reconcile --tenant acme --item 'order-1041' --reason 'was a test order' --yes",
@@ -60,7 +62,10 @@ _COLUMNS = ["job", "tenant", "item", "is", "since", "run", "error"]
 def items_command(
     job: MaybeJob = None, limit: LimitOption = 20, app: AppOption = None, as_json: JsonOption = False
 ) -> None:
-    """Show items that failed and were not done since: `failed` ones are tried again by themselves, others not."""
+    """Show items that failed and were not done since.
+
+    The next run of their occasion tries `failed` ones again by itself; the others wait for a replay or a discard.
+    """
     loaded = load_app(app)
     items = wait_for(_items(settings_of(), loaded.service, code_of(loaded, job), limit))
     if as_json:

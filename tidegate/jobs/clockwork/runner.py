@@ -26,6 +26,7 @@ from tidegate.jobs.clockwork.runs import (
     is_outbox_full,
     items_of_replay,
     names_of,
+    progress_of,
     put_back,
     retry_run,
     state_under,
@@ -201,12 +202,9 @@ class Road:
         return None
 
     async def _replay(self) -> Ending:
-        """Each item that was asked for is done again; what the query does not answer with any more stays as it was."""
         while waiting := await self._asked_for():
             for identity, page_after in waiting:
-                item = await self._found_again(identity, page_after)
-                wish = await (self._units.miss(identity) if item is None else self._units.do([item]))
-                if (ending := asked_to_end(self._hands, wish)) is not None:
+                if (ending := await self._do_again(identity, page_after)) is not None:
                     return ending
         return Ending(RunState.DONE)
 
@@ -214,15 +212,27 @@ class Road:
         async with self._hands.transaction() as connection:
             return await items_of_replay(connection, self._run, limit=self._hands.job.batch_size)
 
-    async def _found_again(self, identity: str, page_after: str | None) -> Item | None:
-        """The item as its query answers with it now: on the page that it was on, or behind, if others came between."""
+    async def _do_again(self, identity: str, page_after: str | None) -> Ending | None:
+        """The item as its query answers with it now: on the page that it was on, or behind, if others came between.
+
+        One that it does not answer with any more stays as it was.
+        """
         cursor = page_after
         while batch := await self._load(cursor):
             found = next((item for item in batch if item.identity == identity), None)
             if found is not None:
-                return found
+                return asked_to_end(self._hands, await self._units.do([found]))
+            if (ending := await self._asked_meanwhile()) is not None:
+                return ending
             cursor = batch[-1].key
-        return None
+        return asked_to_end(self._hands, await self._units.miss(identity))
+
+    async def _asked_meanwhile(self) -> Ending | None:
+        """Asked where no unit would tell. Raises LeaseLost."""
+        async with self._hands.transaction() as connection:
+            await self._require_room(connection)
+            _, wish = await progress_of(connection, self._run)
+        return asked_to_end(self._hands, wish)
 
     async def _cursor(self) -> str | None:
         async with self._hands.transaction() as connection:

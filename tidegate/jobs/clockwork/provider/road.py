@@ -47,7 +47,7 @@ class ProviderRoad(Road):
         try:
             cursor, question = await self._begin()
             if self._run.is_replay:
-                return await self._do_again(cursor.question_for_lost())
+                return await self._ask_again(cursor.question_for_lost())
             return await self._sync(cursor, question)
         except LeftAlone as alone:
             return await self._asked_meanwhile() or Ending(RunState.DUE, why=str(alone), rest=alone.rest)
@@ -97,7 +97,7 @@ class ProviderRoad(Road):
             question = following
         return ending
 
-    async def _do_again(self, question: Question) -> Ending:
+    async def _ask_again(self, question: Question) -> Ending:
         """Each item that was asked for is done again; what the provider does not answer with any more stays."""
         while wanted := {identity for identity, _ in await self._asked_for()}:
             following: Question | None = question
@@ -115,13 +115,6 @@ class ProviderRoad(Road):
                 if (ending := asked_to_end(self._hands, await self._units.miss(identity))) is not None:
                     return ending
         return Ending(RunState.DONE)
-
-    async def _asked_meanwhile(self) -> Ending | None:
-        """Raises LeaseLost, also before the provider is called in vain."""
-        async with self._hands.transaction() as connection:
-            await self._require_room(connection)
-            _, wish = await progress_of(connection, self._run)
-        return asked_to_end(self._hands, wish)
 
     async def _pull(self, question: Question) -> Pulled:
         pulled = await self._calls.pull(self._pulls.page_of(question))
