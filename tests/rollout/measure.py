@@ -17,11 +17,13 @@ MOST_GAP_SECONDS = 6.0
 AIM_GAP_SECONDS = 2.0
 _MOST_REPEATED = 500
 
-_GAPS = """
-SELECT partition, at - lag(at) OVER (PARTITION BY partition ORDER BY at) AS gap
-FROM effect WHERE at BETWEEN $1 AND $2
+# A gap counts in the window in which it ends, from its beginning on, which may lie before.
+_LONGEST = """
+SELECT max(at - before) FROM (
+    SELECT at, lag(at) OVER (PARTITION BY partition ORDER BY at) AS before FROM effect
+) AS each WHERE at BETWEEN $1 AND $2
 """
-_LONGEST = f"SELECT partition, max(gap) AS gap FROM ({_GAPS}) AS g GROUP BY partition ORDER BY 2 DESC NULLS LAST"
+_PARTITIONS_SEEN = "SELECT count(DISTINCT partition) FROM effect"
 _COUNT = "SELECT count(*) AS effects, count(DISTINCT event_id) AS events FROM effect"
 _JOINED = re.compile(r"Joined group '.*' \(generation (\d+)\)")
 
@@ -58,10 +60,20 @@ class Rolled:
 
 
 async def longest_gap(connection: asyncpg.Connection[asyncpg.Record], since: datetime, until: datetime) -> float:
-    """The longest time without an effect in any one partition, in seconds."""
-    rows = await connection.fetch(_LONGEST, since, until)
-    gap: timedelta | None = rows[0]["gap"] if rows else None
-    return (gap if gap is not None else until - since).total_seconds()
+    """The longest time without an effect in any one partition, in seconds, of those that ended in the window.
+
+    Raises LookupError if none did: then nothing was measured.
+    """
+    gap: timedelta | None = await connection.fetchval(_LONGEST, since, until)
+    if gap is None:
+        raise LookupError(f"no partition has two effects, the later one between {since} and {until}")
+    return gap.total_seconds()
+
+
+async def partitions_seen(connection: asyncpg.Connection[asyncpg.Record]) -> int:
+    """Of how many partitions a record has acted."""
+    seen: int = await connection.fetchval(_PARTITIONS_SEEN)
+    return seen
 
 
 async def counted(connection: asyncpg.Connection[asyncpg.Record]) -> tuple[int, int]:

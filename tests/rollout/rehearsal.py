@@ -21,7 +21,7 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient
 
 from tests.rollout.chart import Workload
-from tests.rollout.measure import Rolled, counted, generations, longest_gap, repeated
+from tests.rollout.measure import Rolled, counted, generations, longest_gap, partitions_seen, repeated
 from tests.rollout.pods import Pods
 
 _APP = Path(__file__).with_name("app")
@@ -104,6 +104,7 @@ async def _rehearsed(workload: Workload, rate: float, folder: Path, at: Servers)
     try:
         await pods.start_all()
         async with _flowing(load, at.bootstrap):
+            await _until_flowing(connection)
             await asyncio.sleep(_QUIET_SECONDS)
             joined, calm = len(joins.read_text()), await _now(connection)
             began = loop.time()
@@ -181,6 +182,13 @@ async def _delete(topic: str, bootstrap: str) -> None:
 async def _now(connection: asyncpg.Connection[asyncpg.Record]) -> datetime:
     now: datetime = await connection.fetchval("SELECT clock_timestamp()")
     return now
+
+
+async def _until_flowing(connection: asyncpg.Connection[asyncpg.Record]) -> None:
+    """Every partition is worked on: a roll of pods that still wait for their group would show nothing."""
+    async with asyncio.timeout(_DRAINED_SECONDS):
+        while await partitions_seen(connection) < _PARTITIONS:
+            await asyncio.sleep(0.1)
 
 
 async def _until_drained(connection: asyncpg.Connection[asyncpg.Record], load: Load) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import asyncpg
 import pytest
 
 from tests.rollout.chart import NoHelm, read_workload
+from tests.rollout.measure import longest_gap
 from tests.rollout.rehearsal import Servers, pod_environment, rehearse
 from tidegate.stack.names import StackAddresses
 
@@ -41,3 +44,22 @@ async def test_a_roll_loses_and_repeats_nothing(stack: StackAddresses, database:
 
     assert rolled.produced > 0
     assert (rolled.lost, rolled.doubled, rolled.repeated, set(rolled.exit_codes)) == (0, 0, 0, {0})
+
+
+async def test_gap_is_measured_from_its_beginning_and_in_one_partition(database: str) -> None:
+    """A partition that rests across the beginning of a roll would look well, were only what follows looked at."""
+    noon = datetime(2026, 5, 1, 12, tzinfo=UTC)
+    effects = [(0, -4.0), (0, 3.0), (0, 3.5), (1, -0.5), (1, 0.5), (1, 2.5)]
+    connection = await asyncpg.connect(database)
+    try:
+        await connection.execute("CREATE TABLE effect (partition int, at timestamptz)")
+        await connection.executemany(
+            "INSERT INTO effect VALUES ($1, $2)", [(each, noon + timedelta(seconds=at)) for each, at in effects]
+        )
+
+        assert await longest_gap(connection, noon, noon + timedelta(minutes=1)) == 7.0
+        assert await longest_gap(connection, noon, noon + timedelta(seconds=2)) == 1.0
+        with pytest.raises(LookupError, match="no partition has two effects"):
+            await longest_gap(connection, noon - timedelta(seconds=2), noon - timedelta(seconds=1))
+    finally:
+        await connection.close()
