@@ -30,6 +30,8 @@ _ROUND_SECONDS = 0.05
 # Long enough to see how long partitions rest without a roll, and after it.
 _QUIET_SECONDS = 5.0
 _DRAINED_SECONDS = 60.0
+# Static members of a rehearsal before this one keep their share of the group until their session ends.
+_FLOWING_SECONDS = 120.0
 
 
 @dataclass
@@ -186,7 +188,7 @@ async def _now(connection: asyncpg.Connection[asyncpg.Record]) -> datetime:
 
 async def _until_flowing(connection: asyncpg.Connection[asyncpg.Record]) -> None:
     """Every partition is worked on: a roll of pods that still wait for their group would show nothing."""
-    async with asyncio.timeout(_DRAINED_SECONDS):
+    async with asyncio.timeout(_FLOWING_SECONDS):
         while await partitions_seen(connection) < _PARTITIONS:
             await asyncio.sleep(0.1)
 
