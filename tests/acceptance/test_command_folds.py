@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,6 +10,7 @@ import httpx
 import pytest
 
 from tests.acceptance.cli import Cli, Worker
+from tests.acceptance.totals import index_of, totals, until
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(300)]
 
@@ -27,7 +27,7 @@ def fold_cli(admin_cli: Cli) -> Iterator[Cli]:
     assert prepared.returncode == 0, prepared.stderr
     yield made
     made.close()
-    httpx.delete(_index(made), trust_env=False)
+    httpx.delete(index_of(made), trust_env=False)
 
 
 @pytest.fixture(scope="module")
@@ -38,23 +38,8 @@ def worker(fold_cli: Cli) -> Iterator[Worker]:
     assert started.stop() == 0
 
 
-def _index(cli: Cli) -> str:
-    environment = cli.environment
-    return f"{environment['TIDEGATE_ELASTICSEARCH_URL']}/{environment['SMALL_PREFIX']}-totals-g1"
-
-
-def _documents(cli: Cli) -> dict[str, int]:
-    httpx.post(f"{_index(cli)}/_refresh", trust_env=False)
-    answer = httpx.get(f"{_index(cli)}/_search?size=100", trust_env=False)
-    hits = answer.json()["hits"]["hits"] if answer.status_code == 200 else []
-    return {hit["_source"]["account"]: hit["_source"]["cents"] for hit in hits}
-
-
 def _until(ask: Callable[[], Any], wanted: object) -> None:
-    give_up_at = time.monotonic() + _DEADLINE_SECONDS
-    while (found := ask()) != wanted:
-        assert time.monotonic() < give_up_at, found
-        time.sleep(0.1)  # other processes: nothing to wait on
+    until(ask, wanted, seconds=_DEADLINE_SECONDS)
 
 
 def _pay(cli: Cli, account: str, cents: int) -> None:
@@ -78,7 +63,7 @@ def test_a_fold_is_kept_rendered_and_rendered_again(fold_cli: Cli, worker: Worke
     """The operator's whole road: what is there, what could not be rendered, and an index that was lost."""
     for account, cents in [("a", 5), ("b", 1), ("a", 6), ("rich", _TOO_RICH)]:
         _pay(fold_cli, account, cents)
-    _until(lambda: _documents(fold_cli), {"a": 11, "b": 1})
+    _until(lambda: totals(fold_cli), {"a": 11, "b": 1})
     _until(lambda: rows("SELECT count(*) FROM tidegate.dirty WHERE error IS NOT NULL")[0][0], 1)
 
     status = fold_cli.run("status").stdout
@@ -90,19 +75,19 @@ def test_a_fold_is_kept_rendered_and_rendered_again(fold_cli: Cli, worker: Worke
         assert "rich" not in told, "a key may name a person"
     assert (plain["kind"], plain["rendering"]["rendering"]["failed"]) == ("FoldJob", 1)
 
-    httpx.delete(_index(fold_cli), trust_env=False).raise_for_status()
+    httpx.delete(index_of(fold_cli), trust_env=False).raise_for_status()
     assert fold_cli.run("migrate").returncode == 0
     plan = fold_cli.run("projections", "rerender", "totals")
     refused = fold_cli.run("projections", "rerender", "totals", "--yes")
     assert "3 keys to be rendered again" in plan.stdout
     assert "nothing was changed" in plan.stderr
     assert (refused.returncode, "without a reason" in refused.stderr) == (3, True)
-    assert _documents(fold_cli) == {}
+    assert totals(fold_cli) == {}
 
     done = fold_cli.run("projections", "rerender", "totals", "--reason", "index lost", "--yes")
 
     assert "3 keys are marked" in done.stdout, done.stderr
-    _until(lambda: _documents(fold_cli), {"a": 11, "b": 1})
+    _until(lambda: totals(fold_cli), {"a": 11, "b": 1})
     audited = rows("SELECT outcome FROM tidegate.audit WHERE action = 'projection:rerender' ORDER BY seq")
     assert [row["outcome"] for row in audited] == ["denied", "done"]
     assert worker.process.poll() is None

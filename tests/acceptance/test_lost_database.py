@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import httpx
 import pytest
 
 from tests.acceptance.cli import Cli, Worker
+from tests.acceptance.totals import index_of, totals, until
 from tidegate.stack.names import StackAddresses
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(300)]
@@ -32,26 +32,11 @@ def folding(cli: Cli) -> Iterator[Cli]:
     made = Cli({**cli.environment, "TIDEGATE_APP": "folding:app"})
     yield made
     made.close()
-    httpx.delete(_index(made), trust_env=False)
-
-
-def _index(cli: Cli) -> str:
-    environment = cli.environment
-    return f"{environment['TIDEGATE_ELASTICSEARCH_URL']}/{environment['SMALL_PREFIX']}-totals-g1"
-
-
-def _totals(cli: Cli) -> dict[str, int]:
-    httpx.post(f"{_index(cli)}/_refresh", trust_env=False)
-    answer = httpx.get(f"{_index(cli)}/_search?size=100", trust_env=False)
-    hits = answer.json()["hits"]["hits"] if answer.status_code == 200 else []
-    return {hit["_source"]["account"]: hit["_source"]["cents"] for hit in hits}
+    httpx.delete(index_of(made), trust_env=False)
 
 
 def _until(ask: Callable[[], Any], wanted: object) -> None:
-    give_up_at = time.monotonic() + _DEADLINE_SECONDS
-    while (found := ask()) != wanted:
-        assert time.monotonic() < give_up_at, found
-        time.sleep(0.1)  # other processes: nothing to wait on
+    until(ask, wanted, seconds=_DEADLINE_SECONDS)
 
 
 def _pay(cli: Cli, account: str, cents: object) -> None:
@@ -110,7 +95,7 @@ def test_lost_database_is_made_again_from_kafka(folding: Cli, stack: StackAddres
     worker = _work(folding)
     for sum_of_a in (1, 2):  # one at a time: the document's version is then 2, and made again in one batch it is 1
         _pay(folding, "a", 1)
-        _until(lambda: _totals(folding).get("a"), sum_of_a)
+        _until(lambda: totals(folding).get("a"), sum_of_a)
     _pay(folding, "b", "much")
     _until(lambda: len(rows(_LETTERS)), 1)
     _until(lambda: rows("SELECT count(*) FROM tidegate.outbox")[0][0], 0)
@@ -120,9 +105,9 @@ def test_lost_database_is_made_again_from_kafka(folding: Cli, stack: StackAddres
 
     _made_again(folding)
     worker = _work(folding)
-    _until(lambda: _totals(folding), {"a": 2})
+    _until(lambda: totals(folding), {"a": 2})
     _pay(folding, "a", 1)
-    _until(lambda: _totals(folding), {"a": 3})
+    _until(lambda: totals(folding), {"a": 3})
 
     assert rows(_LETTERS) == letters
     assert worker.stop() == 0

@@ -46,6 +46,10 @@ async def note(command: Note, ctx: Context[None]) -> None:
     await ctx.db.execute("INSERT INTO effect (id) VALUES ($1)", command.id)
 
 
+async def note_nothing(_: Note, __: Context[None]) -> None:
+    """Leaves no effect."""
+
+
 def noted(topic: str, n: int, *, id: str | None = None) -> Outgoing:
     """An event of id `e<n>` unless given, for partition 0."""
     told = {"id": f"e{n}" if id is None else id, "source": "tests", "type": "noted"}

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-import msgspec
 import pytest
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
@@ -12,30 +9,13 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from prometheus_client import CollectorRegistry
 
-from tests.integration.notes import make_loop, noted, running, stands_at
+from tests.integration.notes import Note, Noted, make_loop, note_nothing, noted, running, stands_at, to_note
 from tests.integration.road import MakeRoad, SentRecord
-from tidegate import CloudEvents, ConsumerJob, Context, Event, Json, ScopeFields, Topic, handle, on
+from tidegate import CloudEvents, ConsumerJob, Json, ScopeFields, Topic, handle, on
 from tidegate.testing.memory import MemoryBroker
 from tidegate_kernel.postgres import Pool
 
 pytestmark = pytest.mark.servers
-
-
-class Noted(msgspec.Struct):
-    n: int
-
-
-@dataclass(frozen=True)
-class Note:
-    id: str
-
-
-def to_note(event: Event[Noted]) -> Note:
-    return Note(event.id)
-
-
-async def note(_: Note, __: Context[None]) -> None:
-    """Does nothing."""
 
 
 def sent(offset: int, tenant: str, correlation_id: str) -> SentRecord:
@@ -52,7 +32,7 @@ async def test_span_of_a_batch_says_whose_events_it_holds(make_road: MakeRoad, m
     monkeypatch.setattr(trace, "get_tracer", provider.get_tracer)
     orders = Topic("orders", format=Json(), envelope=CloudEvents(), scope=ScopeFields(tenant="tenantid"))
     job = ConsumerJob(code="notes", topics=[orders], unlisted="skip", runbook="-", events=[on("noted", Noted, to_note)])
-    road = await make_road(job, [handle(Note, note)])
+    road = await make_road(job, [handle(Note, note_nothing)])
 
     await road.handle([sent(0, "acme", "c1"), sent(1, "acme", "c2"), sent(2, "zebra", "c2")])
 

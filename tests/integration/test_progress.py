@@ -2,37 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
-import msgspec
 import pytest
 
 from tests.integration.clockwork import Schedulers, Workshop, minutely
+from tests.integration.notes import Note, Noted, note_nothing, to_note
 from tests.integration.road import MakeRoad, record
-from tidegate import CloudEvents, ConsumerJob, Context, Event, Json, Topic, handle, on
+from tidegate import CloudEvents, ConsumerJob, Json, Topic, handle, on
 from tidegate.console.progress import progress_of
 from tidegate.jobs.clockwork.runner import work_off
 from tidegate_kernel.postgres import Pool
 
 pytestmark = pytest.mark.servers
-
-
-class Noted(msgspec.Struct):
-    n: int
-
-
-@dataclass(frozen=True)
-class Note:
-    id: str
-
-
-def to_note(event: Event[Noted]) -> Note:
-    return Note(event.id)
-
-
-async def note(_: Note, __: Context[None]) -> None:
-    """Does nothing."""
 
 
 async def test_progress_of_a_job_by_the_clock_is_told_by_scope(pool: Pool) -> None:
@@ -76,7 +58,7 @@ async def test_progress_of_a_topic_job_is_told_by_partition(make_road: MakeRoad,
     """Its checkpoint is the first offset that is not settled."""
     orders = Topic("orders", format=Json(), envelope=CloudEvents())
     job = ConsumerJob(code="notes", topics=[orders], unlisted="skip", runbook="-", events=[on("noted", Noted, to_note)])
-    road = await make_road(job, [handle(Note, note)])
+    road = await make_road(job, [handle(Note, note_nothing)])
     await road.handle([record(0), record(1)])
 
     async with pool.acquire() as connection:
